@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include "radixmlp/version.hpp"
+
+// Every preprocessor conditional of the library is in this file.
+
+#if defined(_MSVC_LANG)
+#define RADIXMLP_CPLUSPLUS _MSVC_LANG
+#else
+#define RADIXMLP_CPLUSPLUS __cplusplus
+#endif
+#if RADIXMLP_CPLUSPLUS < 202002L
+#error "radixmlp needs C++20: compile with -std=c++20 (CMake: link radixmlp::radixmlp, which asks for cxx_std_20)"
+#endif
+
+// Namespaces. `radixmlp::v0` holds the types that cross between translation units (batches, views, errors); no
+// body in it depends on a compiler flag. `radixmlp::v0::RADIXMLP_MODE` holds the code: its name carries the flags
+// that change what a compiler makes of an inline body, so that the linker never merges a function compiled for
+// AVX-512 into a program that runs without it, nor one that throws into an engine built with -fno-exceptions.
+// Both are inline: users write radixmlp::PrefixTrie.
+#if defined(__AVX512F__)
+#define RADIXMLP_MODE_SIMD avx512
+#elif defined(__AVX2__)
+#define RADIXMLP_MODE_SIMD avx2
+#elif defined(__AVX__)
+#define RADIXMLP_MODE_SIMD avx
+#elif defined(__SSE4_2__)
+#define RADIXMLP_MODE_SIMD sse42
+#elif defined(__ARM_FEATURE_SVE)
+#define RADIXMLP_MODE_SIMD sve
+#else
+#define RADIXMLP_MODE_SIMD base
+#endif
+
+#if defined(__cpp_exceptions)
+#define RADIXMLP_MODE_ERRORS throws
+#define RADIXMLP_RAISE(error) throw error
+#else
+#define RADIXMLP_MODE_ERRORS calls_hook
+#define RADIXMLP_RAISE(error) ::radixmlp::call_error_hook(error)
+#endif
+
+#define RADIXMLP_JOIN_EXPANDED(a, b) mode_##a##_##b
+#define RADIXMLP_JOIN(a, b) RADIXMLP_JOIN_EXPANDED(a, b)
+#define RADIXMLP_MODE RADIXMLP_JOIN(RADIXMLP_MODE_SIMD, RADIXMLP_MODE_ERRORS)
+
+// Kernels and what launches them stay inside the shared object that was compiled with them.
+#define RADIXMLP_HIDDEN __attribute__((visibility("hidden")))
+
+// Accessors of the types in v0 that device code calls too.
+#if defined(__CUDACC__)
+#define RADIXMLP_HOST_DEVICE __host__ __device__
+#else
+#define RADIXMLP_HOST_DEVICE
+#endif

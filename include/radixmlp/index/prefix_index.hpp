@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <span>
+
+#include "radixmlp/index/ragged_batch.hpp"
+
+namespace radixmlp::inline v0 {
+
+// The maps of a batch between N ragged rows and N' compact rows. Nothing is owned: PrefixTrie's memory, the
+// caller's, or a copy of it on a device (see `relocated`). The counts are host values in either case.
+//
+// Compact rows are numbered in order of first appearance, so the rows that a sequence brings anew are one run in
+// both layouts: compact_cu[s] .. compact_cu[s+1] are the last rows of sequence s.
+struct PrefixIndexView {
+  std::span<const std::int32_t> gather;      // [padded_rows]: compact[j] = ragged[gather[j]]; 0 from compact_rows on
+  std::span<const std::int32_t> scatter;     // [N]: ragged[i] = compact[scatter[i]]
+  std::span<const std::int32_t> compact_cu;  // [B+1]: offsets of each sequence's new rows in compact space
+  std::span<const std::int32_t> ragged_cu;   // [B+1]: the batch's cu_seqlens
+  std::span<const std::int32_t> parent;      // [N']: compact row before this one in its sequences; -1 at a first row
+  std::span<const std::int32_t> last_rows;   // [B]: compact row of a sequence's last token; -1 if it is empty
+  std::int32_t ragged_rows = 0;              // N
+  std::int32_t compact_rows = 0;             // N'
+  std::int32_t padded_rows = 0;              // N' rounded up to a multiple of BuildOptions::pad_to
+  std::int32_t max_seqlen = 0;               // longest sequence
+  std::span<const std::byte> block;          // the memory that all maps lie in
+
+  [[nodiscard]] std::int32_t sequences() const noexcept { return static_cast<std::int32_t>(last_rows.size()); }
+
+  // gamma = N'/N before padding, the share of position-wise work that is left; 1 for a batch without rows.
+  [[nodiscard]] double ratio() const noexcept { return ragged_rows == 0 ? 1.0 : double(compact_rows) / ragged_rows; }
+
+  // The same view after its block has been copied to `base` (on a device, or on another rank).
+  [[nodiscard]] PrefixIndexView relocated(const void* base) const noexcept {
+    const auto moved = [&](std::span<const std::int32_t> map) {
+      const auto offset = reinterpret_cast<const std::byte*>(map.data()) - block.data();
+      return std::span(reinterpret_cast<const std::int32_t*>(static_cast<const std::byte*>(base) + offset), map.size());
+    };
+    PrefixIndexView view = *this;
+    view.gather = moved(gather);
+    view.scatter = moved(scatter);
+    view.compact_cu = moved(compact_cu);
+    view.ragged_cu = moved(ragged_cu);
+    view.parent = moved(parent);
+    view.last_rows = moved(last_rows);
+    view.block = {static_cast<const std::byte*>(base), block.size()};
+    return view;
+  }
+};
+
+// Alignment of the block and of every map in it, in bytes: a cache line, and a multiple of any vector load.
+inline constexpr std::size_t index_alignment = 64;
+
+}  // namespace radixmlp::inline v0
+
+namespace radixmlp::inline v0::inline RADIXMLP_MODE {
+
+namespace detail {
+
+[[nodiscard]] constexpr std::int64_t round_up(std::int64_t value, std::int64_t multiple) noexcept {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+// Byte offsets of the maps in a block. Maps whose size is known before the build come first; gather and parent
+// follow with their final sizes, so the block has no hole and its copy moves no byte in vain.
+struct IndexLayout {
+  std::int64_t scatter = 0, ragged_cu = 0, compact_cu = 0, last_rows = 0, gather = 0;
+
+  constexpr IndexLayout(std::int64_t rows, std::int64_t sequences) noexcept {
+    ragged_cu = after(scatter, rows);
+    compact_cu = after(ragged_cu, sequences + 1);
+    last_rows = after(compact_cu, sequences + 1);
+    gather = after(last_rows, sequences);
+  }
+
+  [[nodiscard]] constexpr std::int64_t parent(std::int64_t padded_rows) const noexcept {
+    return after(gather, padded_rows);
+  }
+  [[nodiscard]] constexpr std::int64_t bytes(std::int64_t padded_rows, std::int64_t compact_rows) const noexcept {
+    return after(parent(padded_rows), compact_rows);
+  }
+
+ private:
+  [[nodiscard]] static constexpr std::int64_t after(std::int64_t offset, std::int64_t entries) noexcept {
+    return round_up(offset + entries * std::int64_t{sizeof(std::int32_t)}, std::int64_t{index_alignment});
+  }
+};
+
+struct alignas(index_alignment) IndexChunk {
+  std::byte bytes[index_alignment];
+};
+
+// Uninitialised memory that grows and never shrinks.
+class IndexMemory {
+ public:
+  [[nodiscard]] std::byte* data() noexcept { return reinterpret_cast<std::byte*>(chunks_.get()); }
+
+  // False where there is no memory. The contents are lost when it grows.
+  [[nodiscard]] bool grow_to(std::size_t bytes) noexcept {
+    if (bytes > chunks_count_ * sizeof(IndexChunk)) {
+      const std::size_t count = (bytes + sizeof(IndexChunk) - 1) / sizeof(IndexChunk);
+      chunks_count_ = 0;
+      chunks_.reset();
+      chunks_.reset(new (std::nothrow) IndexChunk[count]);
+      if (!chunks_) {
+        return false;
+      }
+      chunks_count_ = count;
+    }
+    return true;
+  }
+
+ private:
+  std::unique_ptr<IndexChunk[]> chunks_;
+  std::size_t chunks_count_ = 0;
+};
+
+[[nodiscard]] inline Status out_of_memory(std::size_t bytes) noexcept {
+  return {StatusCode::out_of_memory, "bytes", "not enough memory for the index", -1, static_cast<std::int64_t>(bytes)};
+}
+
+}  // namespace detail
+
+// Bytes that hold the index of any batch of that shape, whatever it shares: N rows, B sequences.
+[[nodiscard]] constexpr std::size_t index_bytes(std::int64_t rows, std::int64_t sequences,
+                                                std::int32_t pad_to = 1) noexcept {
+  return static_cast<std::size_t>(
+      detail::IndexLayout(rows, sequences).bytes(detail::round_up(rows, pad_to < 1 ? 1 : pad_to), rows));
+}
+
+// An index that owns its maps: a copy that outlives the trie's next build. Host memory; throws Error where there is
+// none left.
+class PrefixIndex {
+ public:
+  PrefixIndex() = default;
+  explicit PrefixIndex(const PrefixIndexView& source) {
+    if (!memory_.grow_to(source.block.size())) {
+      detail::raise(detail::out_of_memory(source.block.size()));
+    }
+    if (!source.block.empty()) {
+      std::memcpy(memory_.data(), source.block.data(), source.block.size());
+    }
+    view_ = source.relocated(memory_.data());
+  }
+
+  [[nodiscard]] const PrefixIndexView& view() const noexcept { return view_; }
+  operator const PrefixIndexView&() const noexcept { return view_; }
+
+ private:
+  detail::IndexMemory memory_;
+  PrefixIndexView view_;
+};
+
+}  // namespace radixmlp::inline v0::inline RADIXMLP_MODE

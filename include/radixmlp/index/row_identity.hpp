@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include "radixmlp/index/ragged_batch.hpp"
+
+namespace radixmlp::inline v0::inline RADIXMLP_MODE::detail {
+
+template <class T>
+[[nodiscard]] inline T load(const std::byte* from) noexcept {
+  T value;
+  std::memcpy(&value, from, sizeof(T));
+  return value;
+}
+
+// Multiply and fold to 64 bits. With a secret seed the chance that two inputs share a chain is about 1 in the
+// number of chains, whatever the inputs are.
+[[nodiscard]] inline std::uint64_t mix(std::uint64_t a, std::uint64_t b) noexcept {
+  __extension__ using Wide = unsigned __int128;
+  const Wide product = static_cast<Wide>(a) * b;
+  return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
+}
+
+// One attribute of every row: `width` bytes, `stride` bytes apart. Values of one type are equal exactly if their bytes
+// are, so the trie is compiled once and not for every combination of integer types.
+struct Column {
+  const std::byte* data = nullptr;
+  std::int64_t stride = 0;
+  std::int32_t width = 0;
+
+  [[nodiscard]] explicit operator bool() const noexcept { return data != nullptr; }
+  [[nodiscard]] const std::byte* row(std::int64_t i) const noexcept { return data + i * stride; }
+
+  [[nodiscard]] std::uint64_t hash(std::int64_t i, std::uint64_t seed) const noexcept {
+    constexpr std::uint64_t factor = 0x9e3779b97f4a7c15;
+    const std::byte* p = row(i);
+    switch (width) {
+      case 1:
+        return mix(seed ^ load<std::uint8_t>(p), factor);
+      case 2:
+        return mix(seed ^ load<std::uint16_t>(p), factor);
+      case 4:
+        return mix(seed ^ load<std::uint32_t>(p), factor);
+      case 8:
+        return mix(seed ^ load<std::uint64_t>(p), factor);
+      default:
+        return mix(mix(seed ^ load<std::uint64_t>(p), factor) ^ load<std::uint64_t>(p + 8), factor);
+    }
+  }
+
+  // How many of the n rows from a on equal the n rows from b on, counted from the front.
+  [[nodiscard]] std::int64_t match(std::int64_t a, std::int64_t b, std::int64_t n) const noexcept {
+    switch (width) {
+      case 1:
+        return match_as<std::uint8_t>(a, b, n);
+      case 2:
+        return match_as<std::uint16_t>(a, b, n);
+      case 4:
+        return match_as<std::uint32_t>(a, b, n);
+      case 8:
+        return match_as<std::uint64_t>(a, b, n);
+      default:
+        return match_as<Key128>(a, b, n);
+    }
+  }
+
+ private:
+  template <class T>
+  [[nodiscard]] std::int64_t match_as(std::int64_t a, std::int64_t b, std::int64_t n) const noexcept {
+    std::int64_t i = 0;
+    if (stride == std::int64_t{sizeof(T)}) {
+      if (n == 0 || load<T>(row(a)) != load<T>(row(b))) {
+        return 0;  // most looks at a branch end here
+      }
+      const std::int64_t bytes = n * std::int64_t{sizeof(T)};
+      i = equal_words(row(a), row(b), bytes) / std::int64_t{sizeof(T)};
+    }
+    while (i < n && load<T>(row(a + i)) == load<T>(row(b + i))) {
+      ++i;
+    }
+    return i;
+  }
+
+  // Equal leading bytes, rounded down to whole words. The inner loop has a fixed count and no exit, so compilers
+  // vectorise it for any target.
+  [[nodiscard]] static std::int64_t equal_words(const std::byte* a, const std::byte* b, std::int64_t bytes) noexcept {
+    constexpr std::int64_t word = sizeof(std::uint64_t);
+    constexpr std::int64_t words = 8;
+    std::int64_t i = 0;
+    for (; i + words * word <= bytes; i += words * word) {
+      std::uint64_t difference = 0;
+      for (std::int64_t w = 0; w < words; ++w) {
+        difference |= load<std::uint64_t>(a + i + w * word) ^ load<std::uint64_t>(b + i + w * word);
+      }
+      if (difference != 0) {
+        break;
+      }
+    }
+    while (i + word <= bytes && load<std::uint64_t>(a + i) == load<std::uint64_t>(b + i)) {
+      i += word;
+    }
+    return i;
+  }
+};
+
+// What makes two rows equal: the batch's attributes with their types erased. The batch must be valid.
+class RowIdentity {
+ public:
+  template <TokenId Token>
+  explicit RowIdentity(const RaggedBatch<Token>& batch) noexcept
+      : token_keys_(keys(batch.token_keys)),
+        sequence_keys_(keys(batch.sequence_keys)),
+        opt_out_(batch.opt_out.empty() ? nullptr : batch.opt_out.data()) {
+    if (!batch.tokens.empty()) {
+      tokens_ = column(batch.tokens.data(), sizeof(Token), sizeof(Token));
+    }
+    if (!batch.past_lengths.empty()) {
+      past_lengths_ = column(batch.past_lengths.data(), sizeof(std::int32_t), sizeof(std::int32_t));
+    }
+    if (const PositionSpan& p = batch.positions; !p.empty()) {
+      positions_ = column(p.data(), p.token_stride() * p.element_bytes(), p.element_bytes());
+      axes_ = p.axes();
+      axis_bytes_ = p.axis_stride() * p.element_bytes();
+    }
+  }
+
+  [[nodiscard]] bool opted_out(std::int64_t sequence) const noexcept { return opt_out_ && opt_out_[sequence] != 0; }
+  [[nodiscard]] bool one_namespace() const noexcept { return !sequence_keys_ && !past_lengths_; }
+
+  [[nodiscard]] std::int64_t match(std::int64_t a, std::int64_t b, std::int64_t n) const noexcept {
+    if (tokens_) {
+      n = tokens_.match(a, b, n);
+    }
+    if (token_keys_) {
+      n = token_keys_.match(a, b, n);
+    }
+    for (std::int32_t axis = 0; axis < axes_; ++axis) {
+      n = axis_column(axis).match(a, b, n);
+    }
+    return n;
+  }
+
+  [[nodiscard]] std::uint64_t hash(std::int64_t row, std::uint64_t seed) const noexcept {
+    if (tokens_) {
+      seed = tokens_.hash(row, seed);
+    }
+    if (token_keys_) {
+      seed = token_keys_.hash(row, seed);
+    }
+    for (std::int32_t axis = 0; axis < axes_; ++axis) {
+      seed = axis_column(axis).hash(row, seed);
+    }
+    return seed;
+  }
+
+  [[nodiscard]] bool same_namespace(std::int64_t a, std::int64_t b) const noexcept {
+    return (!sequence_keys_ || sequence_keys_.match(a, b, 1) == 1) &&
+           (!past_lengths_ || past_lengths_.match(a, b, 1) == 1);
+  }
+
+  [[nodiscard]] std::uint64_t hash_namespace(std::int64_t sequence, std::uint64_t seed) const noexcept {
+    if (sequence_keys_) {
+      seed = sequence_keys_.hash(sequence, seed);
+    }
+    return past_lengths_ ? past_lengths_.hash(sequence, seed) : seed;
+  }
+
+ private:
+  [[nodiscard]] static Column column(const void* data, std::int64_t stride, std::int32_t width) noexcept {
+    return {static_cast<const std::byte*>(data), stride, width};
+  }
+  [[nodiscard]] static Column keys(const KeySpan& keys) noexcept {
+    return keys.empty() ? Column{} : column(keys.data(), keys.key_bytes(), keys.key_bytes());
+  }
+  [[nodiscard]] Column axis_column(std::int32_t axis) const noexcept {
+    return {positions_.data + axis * axis_bytes_, positions_.stride, positions_.width};
+  }
+
+  Column tokens_, token_keys_, positions_, sequence_keys_, past_lengths_;
+  const std::uint8_t* opt_out_ = nullptr;
+  std::int64_t axis_bytes_ = 0;
+  std::int32_t axes_ = 0;
+};
+
+}  // namespace radixmlp::inline v0::inline RADIXMLP_MODE::detail

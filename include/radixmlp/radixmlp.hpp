@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+// The host side of the library. Never touches CUDA; see cuda.cuh for the device side.
+
+#include "radixmlp/config.hpp"
+
+#if RADIXMLP_CPLUSPLUS >= 202002L  // else config.hpp has said so, once
+#include "radixmlp/block/compacted_block.hpp"
+#include "radixmlp/block/compaction_policy.hpp"
+#include "radixmlp/error.hpp"
+#include "radixmlp/index/prefix_index.hpp"
+#include "radixmlp/index/prefix_trie.hpp"
+#include "radixmlp/index/ragged_batch.hpp"
+#include "radixmlp/rows/host_rows.hpp"
+#include "radixmlp/rows/row_view.hpp"
+#endif
