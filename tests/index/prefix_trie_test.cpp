@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: MIT
+#include "radixmlp/index/prefix_trie.hpp"
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "support/batch_spec.hpp"
+#include "support/catch.hpp"
+
+using namespace radixmlp_test;
+using radixmlp::Key128;
+using radixmlp::PrefixIndex;
+using radixmlp::PrefixIndexView;
+using radixmlp::PrefixTrie;
+using radixmlp::RaggedBatch;
+using Ints = std::vector<std::int32_t>;
+
+namespace {
+
+std::int32_t compact_rows(const BatchSpec& spec) {
+  const TypedBatch<std::int32_t> typed(spec);
+  PrefixTrie trie;
+  const PrefixIndexView view = trie.build(typed.batch(), {.pad_to = spec.pad_to});
+  CHECK(difference(view, oracle(spec), spec) == "");
+  return view.compact_rows;
+}
+
+// Builds the spec with the given types and compares all fields with the oracle.
+template <class Token, class Position, class Key>
+std::string build_difference(PrefixTrie& trie, const BatchSpec& spec, const OracleIndex& expected) {
+  std::string differing;
+  for (const AxisOrder order : {AxisOrder::one_axis, AxisOrder::token_major, AxisOrder::axis_major}) {
+    if (spec.positions.size() != 1 && order == AxisOrder::one_axis) {
+      continue;
+    }
+    const TypedBatch<Token, Position, Key> typed(spec, order);
+    differing += difference(trie.build(typed.batch(), {.pad_to = spec.pad_to}), expected, spec);
+  }
+  return differing;
+}
+
+int random_batches() {
+  const char* count = std::getenv("RADIXMLP_RANDOM_BATCHES");
+  return count ? std::atoi(count) : 4000;
+}
+
+}  // namespace
+
+TEST_CASE("the maps of a small batch") {
+  //   1 2 3        rows 0 1 2
+  //   1 2 4        shares 1 2, brings row 3
+  //   1 2 3 5      shares 1 2 3, brings row 4
+  //   9            brings row 5
+  const BatchSpec spec = spec_of({{1, 2, 3}, {1, 2, 4}, {1, 2, 3, 5}, {9}});
+  const TypedBatch<std::int32_t> typed(spec);
+  PrefixTrie trie;
+  const PrefixIndexView index = trie.build(typed.batch(), {.pad_to = 4});
+  CHECK(to_vector(index.scatter) == Ints{0, 1, 2, 0, 1, 3, 0, 1, 2, 4, 5});
+  CHECK(to_vector(index.gather) == Ints{0, 1, 2, 5, 9, 10, 0, 0});
+  CHECK(to_vector(index.parent) == Ints{-1, 0, 1, 1, 2, -1});
+  CHECK(to_vector(index.compact_cu) == Ints{0, 3, 4, 5, 6});
+  CHECK(to_vector(index.ragged_cu) == Ints{0, 3, 6, 10, 11});
+  CHECK(to_vector(index.last_rows) == Ints{2, 3, 4, 5});
+  CHECK(index.ragged_rows == 11);
+  CHECK(index.compact_rows == 6);
+  CHECK(index.padded_rows == 8);
+  CHECK(index.max_seqlen == 4);
+  CHECK(index.sequences() == 4);
+  CHECK(index.ratio() == 6.0 / 11.0);
+}
+
+TEST_CASE("nothing, empty sequences, duplicates, and sequences that are prefixes of others") {
+  CHECK(compact_rows(spec_of({})) == 0);
+  CHECK(compact_rows(spec_of({{}, {}})) == 0);
+  CHECK(compact_rows(spec_of({{}, {7}, {}, {7, 8}, {}})) == 2);
+  CHECK(compact_rows(spec_of({{1, 2, 3}, {1, 2, 3}, {1, 2, 3}})) == 3);
+  CHECK(compact_rows(spec_of({{1, 2, 3, 4}, {1, 2}, {1, 2, 3}, {1}})) == 4);
+  CHECK(compact_rows(spec_of({{1}, {1, 2}, {1, 2, 3}, {1, 2, 3, 4}})) == 4);
+  PrefixTrie trie;
+  CHECK(trie.build(TypedBatch<std::int32_t>(spec_of({})).batch()).ratio() == 1.0);
+}
+
+TEST_CASE("the same tokens after another history are other rows") {
+  CHECK(compact_rows(spec_of({{1, 5, 6, 7}, {2, 5, 6, 7}})) == 8);
+}
+
+TEST_CASE("positions are part of a row, wherever they start and however they go") {
+  BatchSpec spec = spec_of({{1, 2, 3}, {1, 2, 3}, {1, 2, 3}});
+  spec.positions = {{0, 1, 2, 0, 1, 5, 10, 11, 12}};
+  CHECK(compact_rows(spec) == 3 + 1 + 3);
+  spec.positions = {{3, 2, 2, 3, 2, 2, 3, 2, 1}};
+  CHECK(compact_rows(spec) == 3 + 1);
+}
+
+TEST_CASE("any axis of M-RoPE positions tells rows apart") {
+  BatchSpec spec = spec_of({{1, 2, 3}, {1, 2, 3}});
+  spec.positions = {{0, 1, 2, 0, 1, 2}, {0, 1, 2, 0, 1, 2}, {0, 1, 2, 0, 7, 2}};
+  CHECK(compact_rows(spec) == 5);
+}
+
+TEST_CASE("token keys tell equal ids apart, and can stand alone") {
+  BatchSpec spec = spec_of({{1, 9, 9, 2}, {1, 9, 9, 2}});
+  spec.token_keys = {{}, {5, 0}, {6, 0}, {}, {}, {5, 0}, {7, 0}, {}};
+  CHECK(compact_rows(spec) == 6);
+  spec.tokens.clear();
+  CHECK(compact_rows(spec) == 6);
+}
+
+TEST_CASE("128-bit keys are compared on all bits") {
+  BatchSpec spec = spec_of({{1, 2}, {1, 2}});
+  spec.token_keys = {{3, 0}, {3, 0}, {3, 0}, {3, 1}};
+  PrefixTrie trie;
+  CHECK(trie.build(TypedBatch<std::int32_t, std::int32_t, Key128>(spec).batch()).compact_rows == 3);
+  spec.token_keys = {};
+  spec.sequence_keys = {{3, 0}, {3, 1}};
+  CHECK(trie.build(TypedBatch<std::int32_t, std::int32_t, Key128>(spec).batch()).compact_rows == 4);
+}
+
+TEST_CASE("64-bit tokens that agree in their low halves differ") {
+  BatchSpec spec = spec_of({{1, 2}, {1, 2}});
+  spec.tokens[3] += std::int64_t{1} << 32;
+  PrefixTrie trie;
+  CHECK(trie.build(TypedBatch<std::int64_t>(spec).batch()).compact_rows == 3);
+}
+
+TEST_CASE("sequences share only within key and past length, and not after an opt-out") {
+  BatchSpec spec = spec_of({{1, 2}, {1, 2}, {1, 2}, {1, 2}});
+  spec.sequence_keys = {{1, 0}, {2, 0}, {1, 0}, {2, 0}};
+  CHECK(compact_rows(spec) == 4);
+  spec.past_lengths = {0, 0, 8, 0};
+  CHECK(compact_rows(spec) == 6);
+  spec.opt_out = {0, 0, 0, 1};
+  CHECK(compact_rows(spec) == 8);
+  spec.sequence_keys.clear();
+  spec.past_lengths.clear();
+  CHECK(compact_rows(spec) == 4);
+}
+
+TEST_CASE("all fields equal the oracle of whole prefixes on random batches") {
+  RandomBatches random(20260115);
+  PrefixTrie trie;  // one for all: what it kept from the batch before must not show
+  const int count = random_batches();
+  for (int i = 0; i < count; ++i) {
+    const BatchSpec spec = random.next();
+    BatchSpec low = spec;  // what 64-bit keys can hold
+    for (auto* keys : {&low.token_keys, &low.sequence_keys}) {
+      for (Key128& key : *keys) {
+        key.hi = 0;
+      }
+    }
+    const OracleIndex expected = oracle(spec);
+    const OracleIndex expected_low = oracle(low);
+    CAPTURE(i);
+    REQUIRE(build_difference<std::int32_t, std::int32_t, Key128>(trie, spec, expected) == "");
+    REQUIRE(build_difference<std::uint32_t, std::int64_t, std::uint64_t>(trie, low, expected_low) == "");
+    REQUIRE(build_difference<std::int64_t, std::uint8_t, Key128>(trie, spec, expected) == "");
+    REQUIRE(build_difference<std::int32_t, std::int16_t, std::uint64_t>(trie, low, expected_low) == "");
+  }
+}
+
+TEST_CASE("long runs: every length of agreement around the compare's block sizes") {
+  PrefixTrie trie;
+  for (std::int32_t length = 1; length <= 70; ++length) {
+    for (std::int32_t shared = 0; shared <= length; ++shared) {
+      Ints first(static_cast<std::size_t>(length));
+      std::iota(first.begin(), first.end(), 100);
+      Ints second = first;
+      if (shared < length) {
+        second[static_cast<std::size_t>(shared)] = 7;
+      }
+      const BatchSpec spec = spec_of({first, second});
+      CAPTURE(length, shared);
+      REQUIRE(trie.build(TypedBatch<std::int32_t>(spec).batch()).compact_rows == 2 * length - shared);
+      REQUIRE(trie.build(TypedBatch<std::int64_t>(spec).batch()).compact_rows == 2 * length - shared);
+    }
+  }
+}
+
+TEST_CASE("a node with 20,000 children") {
+  std::vector<Ints> sequences;
+  for (std::int32_t child = 0; child < 20000; ++child) {
+    sequences.push_back({1, 2, child * 64});
+    sequences.push_back({1, 2, child * 64, 5});
+  }
+  const BatchSpec spec = spec_of(sequences);
+  PrefixTrie trie;
+  const PrefixIndexView index = trie.build(TypedBatch<std::int32_t>(spec).batch());
+  CHECK(index.compact_rows == 2 + 2 * 20000);
+  for (std::int32_t s = 0; s < index.sequences(); s += 2) {
+    const auto at = static_cast<std::size_t>(s);
+    REQUIRE(index.parent[static_cast<std::size_t>(index.last_rows[at])] == 1);
+    REQUIRE(index.parent[static_cast<std::size_t>(index.last_rows[at + 1])] == index.last_rows[at]);
+  }
+}
+
+TEST_CASE("the block holds all maps, tightly, and can be moved") {
+  const BatchSpec spec = spec_of({{1, 2, 3}, {1, 2, 4}, {}, {1, 2, 3, 5}});
+  const TypedBatch<std::int32_t> typed(spec);
+  const OracleIndex expected = oracle(spec);
+  PrefixTrie trie;
+  const PrefixIndexView index = trie.build(typed.batch());
+
+  SECTION("a copy of the block is the same index") {
+    std::vector<std::byte> copy(index.block.begin(), index.block.end());
+    const PrefixIndexView moved = index.relocated(copy.data());
+    CHECK(difference(moved, expected, spec) == "");
+    CHECK(reinterpret_cast<const std::byte*>(moved.scatter.data()) >= copy.data());
+    CHECK(reinterpret_cast<const std::byte*>(moved.parent.data() + moved.parent.size()) <= copy.data() + copy.size());
+    CHECK(index.block.size() <= radixmlp::index_bytes(index.ragged_rows, index.sequences()));
+  }
+  SECTION("PrefixIndex outlives the trie's next build") {
+    const PrefixIndex kept(index);
+    trie.build(TypedBatch<std::int32_t>(spec_of({{9, 9, 9, 9, 9, 9, 9, 9, 9, 9}})).batch());
+    CHECK(difference(kept, expected, spec) == "");
+    PrefixIndex moved;
+    CHECK(moved.view().compact_rows == 0);
+  }
+  SECTION("build_into writes nothing outside its memory and needs no trie afterwards") {
+    const std::size_t bytes = radixmlp::index_bytes(index.ragged_rows, index.sequences(), 8);
+    alignas(radixmlp::index_alignment) std::byte memory[2048];
+    REQUIRE(bytes + 64 <= sizeof memory);
+    std::memset(memory, 0x5a, sizeof memory);
+    PrefixIndexView into;
+    {
+      PrefixTrie other;
+      into = other.build_into(std::span(memory).first(bytes), typed.batch(), {.pad_to = 8});
+    }
+    BatchSpec padded = spec;
+    padded.pad_to = 8;
+    CHECK(difference(into, oracle(padded), padded) == "");
+    for (std::size_t i = bytes; i < sizeof memory; ++i) {
+      REQUIRE(memory[i] == std::byte{0x5a});
+    }
+  }
+}
