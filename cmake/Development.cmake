@@ -39,8 +39,12 @@ endif()
 set(RADIXMLP_SHARED_DIR "${PROJECT_SOURCE_DIR}/../shared" CACHE PATH "Folder with workloads/ and models/")
 
 # Emulator for device tests on a machine without a GPU (built by scripts/test.sh).
+set(radixmlp_ptxemu_lib "${PROJECT_SOURCE_DIR}/build/ptxemu-lib")
+if(DEFINED ENV{RADIXMLP_PTXEMU_LIB})
+  set(radixmlp_ptxemu_lib "$ENV{RADIXMLP_PTXEMU_LIB}")
+endif()
 set(RADIXMLP_PTXEMU_DIR "" CACHE PATH "Folder with ptxemu-run; empty = device tests run on a GPU")
-set(RADIXMLP_PTXEMU_LIB "" CACHE PATH "Folder with its libcudart.so.13")
+set(RADIXMLP_PTXEMU_LIB "${radixmlp_ptxemu_lib}" CACHE PATH "Folder with its libcudart.so.13")
 
 # radixmlp_use_catch2() makes the target radixmlp_catch2: Catch2 2.13 or 3.
 macro(radixmlp_use_catch2)
