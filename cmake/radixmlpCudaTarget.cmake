@@ -1,0 +1,11 @@
+# radixmlp::cuda, defined here for the build tree and for the installed package alike: what it needs depends on the CMake
+# that reads it. Expects the target radixmlp::radixmlp, and CUDAToolkit to be found.
+
+add_library(radixmlp::cuda INTERFACE IMPORTED GLOBAL)
+target_link_libraries(radixmlp::cuda INTERFACE radixmlp::radixmlp CUDA::cudart)
+if(CMAKE_VERSION VERSION_LESS 3.26)
+  # These versions do not know cuda_std_20 of nvcc.
+  target_compile_options(radixmlp::cuda INTERFACE "$<$<COMPILE_LANG_AND_ID:CUDA,NVIDIA>:-std=c++20>")
+else()
+  target_compile_features(radixmlp::cuda INTERFACE cuda_std_20)
+endif()
