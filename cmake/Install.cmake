@@ -7,12 +7,9 @@ set(radixmlp_package_dir "${CMAKE_INSTALL_DATADIR}/cmake/radixmlp")
 install(DIRECTORY include/radixmlp DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 install(FILES LICENSE DESTINATION "${CMAKE_INSTALL_DATADIR}/licenses/radixmlp")
 
-# Two export sets: the file with radixmlp::cuda is read only where the consumer asks for that component. It is installed
-# even if this machine has no CUDA Toolkit; the consumer's decides.
 install(TARGETS radixmlp EXPORT radixmlp INCLUDES DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
-install(TARGETS radixmlp_cuda EXPORT radixmlp_cuda)
 install(EXPORT radixmlp NAMESPACE radixmlp:: FILE radixmlpTargets.cmake DESTINATION "${radixmlp_package_dir}")
-install(EXPORT radixmlp_cuda NAMESPACE radixmlp:: FILE radixmlpCudaTargets.cmake DESTINATION "${radixmlp_package_dir}")
+install(FILES cmake/radixmlpCudaTarget.cmake DESTINATION "${radixmlp_package_dir}")
 
 configure_package_config_file(cmake/radixmlpConfig.cmake.in "${PROJECT_BINARY_DIR}/radixmlpConfig.cmake"
                               INSTALL_DESTINATION "${radixmlp_package_dir}")
