@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: MIT
+
+// PrefixTrie against the published node-per-token trie, in one run, taking turns; maps are compared before any timing.
+// With --benchmark_... arguments it runs single synthetic shapes under Google Benchmark instead (for a profiler).
+
+#include <benchmark/benchmark.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <limits>
+#include <random>
+
+#include "baseline/node_trie.hpp"
+#include "radixmlp/index/prefix_trie.hpp"
+#include "radixmlp/rows/host_rows.hpp"
+#include "support/interleave.hpp"
+#include "support/report.hpp"
+#include "support/workloads.hpp"
+
+namespace radixmlp_bench {
+namespace {
+
+constexpr double no_figure = std::numeric_limits<double>::quiet_NaN();
+
+std::vector<std::int32_t> random_tokens(std::size_t count, std::mt19937_64& random) {
+  std::uniform_int_distribution<std::int32_t> token(1, 151'642);
+  std::vector<std::int32_t> tokens(count);
+  std::generate(tokens.begin(), tokens.end(), [&] { return token(random); });
+  return tokens;
+}
+
+Batch shared_prefix(std::size_t sequences, std::size_t length, double shared) {
+  std::mt19937_64 random(2026);
+  const std::vector<std::int32_t> prefix =
+      random_tokens(static_cast<std::size_t>(shared * static_cast<double>(length)), random);
+  Batch batch;
+  for (std::size_t s = 0; s < sequences; ++s) {
+    std::vector<std::int32_t> request = prefix;
+    const std::vector<std::int32_t> own = random_tokens(length - prefix.size(), random);
+    request.insert(request.end(), own.begin(), own.end());
+    batch.add(request);
+  }
+  return batch;
+}
+
+// Different tokens in random order: the root has a child a sequence.
+Batch one_token_sequences(std::size_t sequences) {
+  std::vector<std::int32_t> tokens(sequences);
+  for (std::size_t s = 0; s < sequences; ++s) {
+    tokens[s] = static_cast<std::int32_t>(s + 1);
+  }
+  std::shuffle(tokens.begin(), tokens.end(), std::mt19937_64(2026));
+  Batch batch;
+  for (const std::int32_t token : tokens) {
+    batch.add({token});
+  }
+  return batch;
+}
+
+// Each sequence is one token longer than the one before, so every edge is one row. As a comb, a sequence that leaves
+// the others at its last token comes before each, so that every row of the longest one is a second child as well.
+Batch growing_prefixes(std::size_t length, bool comb) {
+  std::mt19937_64 random(2026);
+  const std::vector<std::int32_t> spine = random_tokens(length, random);
+  Batch batch;
+  for (std::size_t n = 1; n <= length; ++n) {
+    std::vector<std::int32_t> request(spine.begin(), spine.begin() + static_cast<std::ptrdiff_t>(n));
+    if (comb) {
+      request.back() += 200'000;
+      batch.add(request);
+      request.back() -= 200'000;
+    }
+    batch.add(request);
+  }
+  return batch;
+}
+
+// Batches as the published method takes them.
+struct Workload {
+  std::vector<Batch> batches;
+  std::vector<std::vector<std::int32_t>> positions;
+
+  explicit Workload(std::vector<Batch> all) : batches(std::move(all)) {
+    for (const Batch& batch : batches) {
+      std::vector<std::int32_t>& of_batch = positions.emplace_back();
+      for (std::size_t s = 0; s < batch.sequences(); ++s) {
+        for (std::int32_t p = 0; p < batch.cu_seqlens[s + 1] - batch.cu_seqlens[s]; ++p) {
+          of_batch.push_back(p);
+        }
+      }
+    }
+  }
+  explicit Workload(Batch batch) : Workload(std::vector<Batch>{std::move(batch)}) {}
+};
+
+// Both number rows by first appearance, so the maps must be the same to the last entry. Returns N' / N.
+double check_equal(radixmlp::PrefixTrie& trie, const Workload& workload) {
+  double rows = 0;
+  double compact_rows = 0;
+  for (std::size_t b = 0; b < workload.batches.size(); ++b) {
+    const Batch& batch = workload.batches[b];
+    const radixmlp::PrefixIndexView index = trie.build(batch.view());
+    const NodeTrieIndex expected = build_node_trie(batch.tokens, workload.positions[b], batch.cu_seqlens);
+    if (!std::ranges::equal(index.scatter, expected.scatter) || !std::ranges::equal(index.gather, expected.gather)) {
+      throw std::runtime_error("PrefixTrie and the node trie disagree in batch " + std::to_string(b));
+    }
+    rows += index.ragged_rows;
+    compact_rows += index.compact_rows;
+  }
+  return compact_rows / rows;
+}
+
+// The least that any method does: read the tokens once and write the maps, here without looking at a token.
+void touch_index(const Batch& batch, const radixmlp::PrefixIndexView& index, std::vector<std::int32_t>& tokens,
+                 std::vector<std::byte>& memory) {
+  std::memcpy(tokens.data(), batch.tokens.data(), batch.tokens.size() * sizeof(std::int32_t));
+  for (const std::span<const std::int32_t> map :
+       {index.scatter, index.gather, index.parent, index.compact_cu, index.ragged_cu, index.last_rows}) {
+    const auto offset = reinterpret_cast<const std::byte*>(map.data()) - index.block.data();
+    auto* const entries = reinterpret_cast<std::int32_t*>(memory.data() + offset);
+    for (std::size_t i = 0; i < map.size(); ++i) {
+      entries[i] = static_cast<std::int32_t>(i);
+    }
+  }
+  benchmark::ClobberMemory();
+}
+
+class Comparison {
+ public:
+  Comparison(const Options& options, Report::Facts facts)
+      : report_({"shape"}, {"gamma", "us", "baseline us", "ratio", "roofline us", "to roof"}, std::move(facts)) {
+    if (options.smoke) {
+      timing_ = {.seconds = 0.02, .min_rounds = 1};
+    }
+  }
+
+  // Returns the baseline's time over ours. With a roofline: a single batch.
+  double add(const std::string& name, const Workload& workload, bool with_roofline = false) {
+    const double gamma = check_equal(trie_, workload);
+    std::vector<std::function<void()>> callables{[&] { build_all(workload); }, [&] { build_all_nodes(workload); }};
+    std::vector<std::int32_t> tokens;
+    std::vector<std::byte> memory;
+    if (with_roofline) {
+      const Batch& batch = workload.batches.front();
+      const radixmlp::PrefixIndexView index = trie_.build(batch.view());
+      tokens.resize(batch.tokens.size());
+      memory.resize(index.block.size());
+      callables.emplace_back([&, index] { touch_index(batch, index, tokens, memory); });
+    }
+    const std::vector<double> us = interleave(timing_, callables);
+    report(name, gamma, us);
+    return us[1] / us[0];
+  }
+
+  // The same shape with what the defaults leave out: a trie that has to allocate, and the published method's inputs and
+  // outputs (explicit positions in; compact ids and positions out as well).
+  void add_variants(const std::string& name, const Workload& workload) {
+    const double gamma = check_equal(trie_, workload);
+    const Batch& batch = workload.batches.front();
+    radixmlp::RaggedBatch<std::int32_t> with_positions = batch.view();
+    with_positions.positions = workload.positions.front();
+    std::vector<std::int32_t> ids(batch.tokens.size());
+    std::vector<std::int32_t> positions(batch.tokens.size());
+    const std::vector<double> us = interleave(
+        timing_, {[&] { build_all_nodes(workload); },
+                  [&] {
+                    radixmlp::PrefixTrie fresh;
+                    benchmark::DoNotOptimize(fresh.build(batch.view()).scatter.data());
+                  },
+                  [&] {
+                    const radixmlp::PrefixIndexView index = trie_.build(with_positions);
+                    using Column = radixmlp::RowView<const std::int32_t, 1>;
+                    const auto rows = std::int64_t{index.ragged_rows};
+                    gather_rows(radixmlp::serial, index,
+                                radixmlp::RowCopy{Column(batch.tokens.data(), rows),
+                                                  radixmlp::RowView<std::int32_t, 1>(ids.data(), rows)},
+                                radixmlp::RowCopy{Column(workload.positions.front().data(), rows),
+                                                  radixmlp::RowView<std::int32_t, 1>(positions.data(), rows)});
+                    benchmark::ClobberMemory();
+                  }});
+    report(name + ", new trie each call", gamma, {us[1], us[0]});
+    report(name + ", same inputs, outputs", gamma, {us[2], us[0]});
+  }
+
+  void add_mean(const std::string& name, const std::vector<double>& ratios) {
+    report_.add({name}, {no_figure, no_figure, no_figure, geometric_mean(ratios), no_figure, no_figure});
+  }
+
+  [[nodiscard]] const Report& result() const { return report_; }
+
+ private:
+  void build_all(const Workload& workload) {
+    for (const Batch& batch : workload.batches) {
+      benchmark::DoNotOptimize(trie_.build(batch.view()).scatter.data());
+    }
+  }
+  static void build_all_nodes(const Workload& workload) {
+    for (std::size_t b = 0; b < workload.batches.size(); ++b) {
+      const Batch& batch = workload.batches[b];
+      benchmark::DoNotOptimize(build_node_trie(batch.tokens, workload.positions[b], batch.cu_seqlens).scatter.data());
+    }
+  }
+  void report(const std::string& name, double gamma, const std::vector<double>& us) {
+    const bool roofline = us.size() > 2;
+    report_.add({name}, {gamma, us[0], us[1], us[1] / us[0], roofline ? us[2] : no_figure,
+                         roofline ? us[0] / us[2] : no_figure});
+  }
+
+  InterleaveOptions timing_;
+  radixmlp::PrefixTrie trie_;
+  Report report_;
+};
+
+std::string shape_name(std::size_t sequences, double shared) {
+  return std::to_string(sequences) + "x512 shared " + figure(shared);
+}
+
+void compare_synthetic(Comparison& comparison, const std::vector<std::size_t>& sizes) {
+  for (const std::size_t sequences : sizes) {
+    for (const double shared : {0.0, 0.25, 0.5, 0.75, 1.0}) {
+      comparison.add(shape_name(sequences, shared), Workload(shared_prefix(sequences, 512, shared)), true);
+    }
+    comparison.add_variants(shape_name(sequences, 0.25), Workload(shared_prefix(sequences, 512, 0.25)));
+  }
+}
+
+void compare_adversarial(Comparison& comparison, std::size_t scale) {
+  comparison.add(std::to_string(128 * scale) + " one-token sequences", Workload(one_token_sequences(128 * scale)),
+                 true);
+  comparison.add("comb of " + std::to_string(scale), Workload(growing_prefixes(scale, true)), true);
+  comparison.add("growing prefixes to " + std::to_string(2 * scale), Workload(growing_prefixes(2 * scale, false)),
+                 true);
+  comparison.add(std::to_string(8 * scale) + "x128 all equal", Workload(shared_prefix(8 * scale, 128, 1)), true);
+}
+
+void compare_workloads(Comparison& comparison) {
+  const char* const override_dir = std::getenv("RADIXMLP_SHARED_DIR");
+  const std::filesystem::path folder =
+      std::filesystem::path(override_dir != nullptr ? override_dir : RADIXMLP_SHARED_DIR) / "workloads";
+  if (!std::filesystem::is_directory(folder)) {
+    std::printf("skipped: no workloads in %s (set RADIXMLP_SHARED_DIR)\n", folder.c_str());
+    return;
+  }
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() == ".jsonl") {
+      files.push_back(entry.path());
+    }
+  }
+  std::sort(files.begin(), files.end());
+  constexpr std::size_t max_tokens = 1'000'000;  // all of a file but for the production trace
+  for (const std::size_t budget : {std::size_t{16'384}, std::size_t{65'536}}) {
+    std::vector<double> ratios;
+    for (const std::filesystem::path& file : files) {
+      const Workload workload(batches(load_requests(file.string(), max_tokens), budget));
+      const std::string stem = file.stem().string();
+      ratios.push_back(comparison.add(stem.substr(0, 27) + " " + std::to_string(budget), workload));
+    }
+    comparison.add_mean("geometric mean at " + std::to_string(budget), ratios);
+  }
+}
+
+void register_single_shapes() {
+  for (const std::size_t sequences : {std::size_t{32}, std::size_t{2048}}) {
+    const std::string name = shape_name(sequences, 0.25);
+    benchmark::RegisterBenchmark(("PrefixTrie/" + name).c_str(), [sequences](benchmark::State& state) {
+      const Batch batch = shared_prefix(sequences, 512, 0.25);
+      radixmlp::PrefixTrie trie;
+      for (auto _ : state) {
+        benchmark::DoNotOptimize(trie.build(batch.view()).scatter.data());
+      }
+      state.SetItemsProcessed(state.iterations() * static_cast<std::int64_t>(batch.tokens.size()));
+    });
+    benchmark::RegisterBenchmark(("node_trie/" + name).c_str(), [sequences](benchmark::State& state) {
+      const Workload workload(shared_prefix(sequences, 512, 0.25));
+      const Batch& batch = workload.batches.front();
+      for (auto _ : state) {
+        benchmark::DoNotOptimize(
+            build_node_trie(batch.tokens, workload.positions.front(), batch.cu_seqlens).scatter.data());
+      }
+      state.SetItemsProcessed(state.iterations() * static_cast<std::int64_t>(batch.tokens.size()));
+    });
+  }
+}
+
+int run(int argc, char** argv) {
+  constexpr std::string_view google = "--benchmark_";
+  const Options options = parse_options(argc, argv, google);
+  if (std::any_of(argv + 1, argv + argc, [&](const char* a) { return std::string_view(a).starts_with(google); })) {
+    register_single_shapes();
+    benchmark::Initialize(&argc, argv);
+    benchmark::RunSpecifiedBenchmarks();
+    return 0;
+  }
+  Comparison comparison(options, describe_run(argc, argv));
+  compare_synthetic(comparison, options.smoke ? std::vector<std::size_t>{32} : std::vector<std::size_t>{32, 2048});
+  compare_adversarial(comparison, options.smoke ? 16 : 512);
+  if (!options.smoke) {
+    compare_workloads(comparison);
+  }
+  if (!options.json.empty()) {
+    comparison.result().write_json(options.json);
+  }
+  if (!options.markdown.empty()) {
+    comparison.result().write_markdown(options.markdown);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace radixmlp_bench
+
+int main(int argc, char** argv) {
+  try {
+    return radixmlp_bench::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}
