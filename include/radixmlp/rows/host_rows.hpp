@@ -61,7 +61,7 @@ inline void zero_rows(const ByteRows& rows, std::int64_t first, std::int64_t las
 // Copies map.size() rows of every tensor in tasks of about 256 KiB, enough to hide the cost of handing one out.
 template <HostExecutor Executor>
 void copy_mapped_rows(const Executor& executor, std::span<const ByteRows> tensors, std::span<const std::int32_t> map) {
-  constexpr std::int64_t task_bytes = 256 * 1024;
+  constexpr std::int64_t task_bytes = std::int64_t{256} * 1024;
   const auto mapped = static_cast<std::int64_t>(map.size());
   for (const ByteRows& rows : tensors) {
     if (rows.row_bytes == 0) {

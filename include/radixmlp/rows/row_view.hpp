@@ -195,7 +195,7 @@ template <class Source, class Target>
 template <class... Copies>
 [[nodiscard]] std::array<ByteRows, sizeof...(Copies)> checked_bytes(const RowExtents& extents,
                                                                     const Copies&... copies) {
-  std::array<ByteRows, sizeof...(Copies)> bytes;
+  std::array<ByteRows, sizeof...(Copies)> bytes{};
   std::size_t t = 0;
   (..., (raise_unless_ok(to_bytes(copies, static_cast<std::int64_t>(t), extents, bytes[t])), ++t));
   return bytes;
