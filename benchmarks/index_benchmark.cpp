@@ -9,7 +9,6 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
-#include <limits>
 #include <random>
 
 #include "baseline/node_trie.hpp"
@@ -21,8 +20,6 @@
 
 namespace radixmlp_bench {
 namespace {
-
-constexpr double no_figure = std::numeric_limits<double>::quiet_NaN();
 
 std::vector<std::int32_t> random_tokens(std::size_t count, std::mt19937_64& random) {
   std::uniform_int_distribution<std::int32_t> token(1, 151'642);
@@ -300,12 +297,7 @@ int run(int argc, char** argv) {
   if (!options.smoke) {
     compare_workloads(comparison);
   }
-  if (!options.json.empty()) {
-    comparison.result().write_json(options.json);
-  }
-  if (!options.markdown.empty()) {
-    comparison.result().write_markdown(options.markdown);
-  }
+  comparison.result().write(options);
   return 0;
 }
 

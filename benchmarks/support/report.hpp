@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <fstream>
+#include <limits>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -50,6 +51,8 @@ inline Options parse_options(int argc, char** argv, std::string_view passed_on =
   return options;
 }
 
+constexpr double no_figure = std::numeric_limits<double>::quiet_NaN();
+
 // A figure with so many decimals that it has at least three digits.
 inline std::string figure(double value) {
   const int decimals = value >= 100 ? 0 : value >= 10 ? 1 : 2;
@@ -88,7 +91,22 @@ class Report {
     rows_.push_back({std::move(names), std::move(texts)});
   }
 
-  void write_json(const std::string& path) const {
+  // To the files that were asked for.
+  void write(const Options& options) const {
+    if (!options.json.empty()) {
+      write_file(options.json, json());
+    }
+    if (!options.markdown.empty()) {
+      write_file(options.markdown, markdown());
+    }
+  }
+
+ private:
+  struct Row {
+    std::vector<std::string> names, figures;
+  };
+
+  [[nodiscard]] std::string json() const {
     std::string text = "{";
     for (const auto& [key, value] : facts_) {
       text += quoted(key) + ": " + quoted(value) + ",\n ";
@@ -104,10 +122,10 @@ class Report {
         text += f + 1 < figures_.size() ? ", " : "}";
       }
     }
-    write(path, text + "\n]}\n");
+    return text + "\n]}\n";
   }
 
-  void write_markdown(const std::string& path) const {
+  [[nodiscard]] std::string markdown() const {
     std::string text;
     for (const auto& [key, value] : facts_) {
       text += "- " + key + ": " + value + "\n";
@@ -124,17 +142,12 @@ class Report {
     for (const Row& row : rows_) {
       append_markdown(text, row.names, row.figures);
     }
-    write(path, text);
+    return text;
   }
-
- private:
-  struct Row {
-    std::vector<std::string> names, figures;
-  };
 
   static void print(const std::vector<std::string>& names, const std::vector<std::string>& figures) {
     for (std::size_t n = 0; n < names.size(); ++n) {
-      std::printf("%-*s ", n == 0 ? 34 : 22, names[n].c_str());
+      std::printf("%-*s ", n == 0 ? 44 : 16, names[n].c_str());
     }
     for (const std::string& text : figures) {
       std::printf("%12s", text.c_str());
@@ -164,7 +177,7 @@ class Report {
     return result + '"';
   }
 
-  static void write(const std::string& path, const std::string& text) {
+  static void write_file(const std::string& path, const std::string& text) {
     std::ofstream file(path);
     if (!(file << text)) {
       throw std::runtime_error("cannot write " + path);

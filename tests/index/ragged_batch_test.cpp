@@ -209,5 +209,6 @@ TEST_CASE("build_into refuses memory that is too small or misaligned") {
   };
   CHECK(argument_of({memory, needed}).empty());
   CHECK(argument_of({memory, needed - 1}).find("memory = " + std::to_string(needed - 1)) != std::string::npos);
-  CHECK(argument_of({memory + 4, needed}).find("memory = 4: its address must be a multiple of 64") != std::string::npos);
+  CHECK(argument_of({memory + 4, needed}).find("memory = 4: its address must be a multiple of 64") !=
+        std::string::npos);
 }

@@ -38,8 +38,8 @@ struct OracleIndex {
   std::int32_t compact_rows = 0, padded_rows = 0, max_seqlen = 0;
 };
 
-// The definition, word for word: a row is known by everything from the start of its sequence up to it. One map from whole
-// prefixes to rows; no trie, no run, no hash.
+// The definition, word for word: a row is known by everything from the start of its sequence up to it. One map from
+// whole prefixes to rows; no trie, no run, no hash.
 inline OracleIndex oracle(const BatchSpec& spec) {
   using Row = std::vector<std::int64_t>;
   using Prefix = std::vector<Row>;
@@ -96,17 +96,28 @@ inline std::string difference(const radixmlp::PrefixIndexView& view, const Oracl
   const auto differs = [](std::span<const std::int32_t> a, const std::vector<std::int32_t>& b) {
     return !std::equal(a.begin(), a.end(), b.begin(), b.end());
   };
-  if (differs(view.scatter, expected.scatter)) return "scatter";
-  if (differs(view.gather, expected.gather)) return "gather";
-  if (differs(view.compact_cu, expected.compact_cu)) return "compact_cu";
-  if (differs(view.ragged_cu, spec.cu_seqlens)) return "ragged_cu";
-  if (differs(view.parent, expected.parent)) return "parent";
-  if (differs(view.last_rows, expected.last_rows)) return "last_rows";
-  if (view.ragged_rows != spec.rows()) return "ragged_rows";
-  if (view.compact_rows != expected.compact_rows) return "compact_rows";
-  if (view.padded_rows != expected.padded_rows) return "padded_rows";
-  if (view.max_seqlen != expected.max_seqlen) return "max_seqlen";
-  if (view.sequences() != static_cast<std::int32_t>(spec.sequences())) return "sequences";
+  if (differs(view.scatter, expected.scatter))
+    return "scatter";
+  if (differs(view.gather, expected.gather))
+    return "gather";
+  if (differs(view.compact_cu, expected.compact_cu))
+    return "compact_cu";
+  if (differs(view.ragged_cu, spec.cu_seqlens))
+    return "ragged_cu";
+  if (differs(view.parent, expected.parent))
+    return "parent";
+  if (differs(view.last_rows, expected.last_rows))
+    return "last_rows";
+  if (view.ragged_rows != spec.rows())
+    return "ragged_rows";
+  if (view.compact_rows != expected.compact_rows)
+    return "compact_rows";
+  if (view.padded_rows != expected.padded_rows)
+    return "padded_rows";
+  if (view.max_seqlen != expected.max_seqlen)
+    return "max_seqlen";
+  if (view.sequences() != static_cast<std::int32_t>(spec.sequences()))
+    return "sequences";
   return "";
 }
 
@@ -137,12 +148,12 @@ class TypedBatch {
         positions_[axis * axis_stride + i * token_stride] = static_cast<Position>(spec.positions[axis][i]);
       }
     }
-    batch_ = {.tokens = tokens_,
-              .cu_seqlens = cu_seqlens_,
-              .token_keys = token_keys_,
-              .sequence_keys = sequence_keys_,
-              .past_lengths = past_lengths_,
-              .opt_out = opt_out_};
+    batch_.tokens = tokens_;
+    batch_.cu_seqlens = cu_seqlens_;
+    batch_.token_keys = token_keys_;
+    batch_.sequence_keys = sequence_keys_;
+    batch_.past_lengths = past_lengths_;
+    batch_.opt_out = opt_out_;
     if (axes == 1 && order == AxisOrder::one_axis) {
       batch_.positions = positions_;
     } else if (axes > 0) {

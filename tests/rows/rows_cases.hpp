@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+// The test body of row movement. host_rows_test.cpp and device_rows_test.cu define Backend and include it.
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "support/batch_spec.hpp"
+#include "support/catch.hpp"
+#include "support/skip.hpp"
+
+namespace {
+
+using namespace radixmlp_test;
+using radixmlp::InvalidRows;
+using radixmlp::PrefixIndexView;
+using radixmlp::RowCopy;
+using radixmlp::RowView;
+
+// A batch whose maps have runs of every length, a comb, duplicates and empty sequences; N = rows, padded.
+struct Maps {
+  explicit Maps(const BatchSpec& spec) : expected(oracle(spec)), ragged_rows(spec.rows()) {
+    const TypedBatch<std::int32_t, std::int32_t, radixmlp::Key128> typed(spec);
+    host = radixmlp::PrefixIndex(trie.build(typed.batch(), {.pad_to = spec.pad_to}));
+  }
+  radixmlp::PrefixTrie trie;
+  radixmlp::PrefixIndex host;
+  OracleIndex expected;
+  std::int64_t ragged_rows;
+};
+
+inline BatchSpec sharing_spec(std::int32_t pad_to = 8) {
+  BatchSpec spec = spec_of({{1, 2, 3, 4, 5, 6, 7, 8, 9},
+                            {1, 2, 3, 4, 5, 6, 7, 8, 9},
+                            {1, 2, 3, 9},
+                            {},
+                            {1, 2},
+                            {1, 9, 3},
+                            {1, 2, 3, 9, 9, 9, 9},
+                            {8},
+                            {8, 1},
+                            {8, 2},
+                            {8, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}});
+  spec.pad_to = pad_to;
+  return spec;
+}
+
+template <class T>
+std::vector<T> random_values(std::size_t count, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<T> values(count);
+  for (T& value : values) {
+    const std::uint64_t bits = random();
+    std::memcpy(static_cast<void*>(&value), &bits, sizeof(T) < 8 ? sizeof(T) : 8);
+  }
+  return values;
+}
+
+template <class T>
+bool same_bytes(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
+}
+
+// Element layout of one side: rows of `width` at `stride`, the first `offset` elements into the allocation.
+struct Shape {
+  std::int64_t width, stride, offset;
+};
+
+enum class Direction { gather, scatter };
+
+// Moves random rows and compares the whole target allocation, so also what must not be touched, with a loop.
+template <class T, std::int64_t Width = radixmlp::dynamic_width>
+void check_move(const Maps& maps, Direction direction, Shape from, Shape to) {
+  const bool gathers = direction == Direction::gather;
+  const OracleIndex& index = maps.expected;
+  const std::int64_t source_rows = gathers ? maps.ragged_rows : index.compact_rows;
+  const std::int64_t target_rows = gathers ? index.padded_rows : maps.ragged_rows;
+  const std::int64_t mapped_rows = gathers ? index.compact_rows : maps.ragged_rows;
+  const std::vector<std::int32_t>& map = gathers ? index.gather : index.scatter;
+  CAPTURE(sizeof(T), from.width, from.stride, from.offset, to.stride, to.offset, gathers);
+
+  const auto source =
+      random_values<T>(static_cast<std::size_t>(from.offset + source_rows * from.stride + from.width), 1);
+  std::vector<T> expected =
+      random_values<T>(static_cast<std::size_t>(to.offset + target_rows * to.stride + to.width), 2);
+  Backend backend;
+  typename Backend::template Array<T> source_array(source), target_array(expected);
+  for (std::int64_t i = 0; i < target_rows; ++i) {
+    for (std::int64_t c = 0; c < to.width; ++c) {
+      const auto at = static_cast<std::size_t>(to.offset + i * to.stride + c);
+      expected[at] = T{};
+      if (i < mapped_rows) {
+        expected[at] =
+            source[static_cast<std::size_t>(from.offset + map[static_cast<std::size_t>(i)] * from.stride + c)];
+      }
+    }
+  }
+  const typename Backend::Index index_there(maps.host);
+  const RowView<const T, Width> source_view(source_array.data() + from.offset, source_rows, from.width, from.stride);
+  const RowView<T, Width> target_view(target_array.data() + to.offset, target_rows, to.width, to.stride);
+  if (gathers) {
+    gather_rows(backend.where(), index_there.view(), source_view, target_view);
+  } else {
+    scatter_rows(backend.where(), index_there.view(), source_view, target_view);
+  }
+  backend.synchronize();
+  REQUIRE(same_bytes(target_array.download(), expected));
+}
+
+template <class T, std::int64_t Width = radixmlp::dynamic_width>
+void check_both_ways(const Maps& maps, Shape from, Shape to) {
+  check_move<T, Width>(maps, Direction::gather, from, to);
+  check_move<T, Width>(maps, Direction::scatter, from, to);
+}
+
+template <class T>
+void check_type(const Maps& maps) {
+  for (const std::int64_t width : {1, 3, 8, 17, 64, 100, 576, 1024}) {
+    check_both_ways<T>(maps, {width, width, 0}, {width, width, 0});
+  }
+  check_both_ways<T, 64>(maps, {64, 64, 0}, {64, 64, 0});
+  check_both_ways<T, 100>(maps, {100, 100, 0}, {100, 100, 0});
+  check_both_ways<T, 577>(maps, {577, 577, 0}, {577, 577, 0});
+  check_both_ways<T, 1024>(maps, {1024, 1024, 0}, {1024, 1024, 0});
+}
+
+struct Elements24 {
+  std::uint64_t words[3];
+};
+
+}  // namespace
+
+TEST_CASE("rows of every element type, at static and run-time widths") {
+  if (skip_without(Backend::present(), "CUDA device"))
+    return;
+  const Maps maps(sharing_spec());
+  check_type<Fp32>(maps);
+  check_type<Fp16>(maps);
+  check_type<Bf16>(maps);
+  check_type<Fp64>(maps);
+  check_type<std::int8_t>(maps);
+  check_both_ways<Elements24>(maps, {5, 5, 0}, {5, 5, 0});
+}
+
+TEST_CASE("row strides, and bases at every alignment") {
+  if (skip_without(Backend::present(), "CUDA device"))
+    return;
+  const Maps maps(sharing_spec());
+  for (const std::int64_t offset : {0, 1, 2, 4, 8, 16}) {
+    check_both_ways<std::int8_t>(maps, {48, 64, offset}, {48, 48, 0});
+    check_both_ways<std::int8_t>(maps, {48, 48, 0}, {48, 80, offset});
+    check_both_ways<std::int8_t>(maps, {33, 64, offset}, {33, 35, offset});
+  }
+  check_both_ways<Fp16>(maps, {128, 384, 128}, {128, 136, 8});
+  check_both_ways<Fp32, 64>(maps, {64, 192, 64}, {64, 64, 0});
+  check_both_ways<Fp64>(maps, {20, 21, 1}, {20, 23, 0});
+}
+
+TEST_CASE("wide rows") {
+  if (skip_without(Backend::present(), "CUDA device"))
+    return;
+  const Maps maps(spec_of({{1, 2, 3}, {1, 2}, {1, 4}}));
+  check_both_ways<Fp32>(maps, {16384, 16384, 0}, {16384, 16384, 0});
+  check_both_ways<Fp16, 16384>(maps, {16384, 16384, 0}, {16384, 16384, 0});
+  check_both_ways<std::int8_t>(maps, {100003, 100003, 0}, {100003, 100003, 0});
+}
+
+TEST_CASE("no rows, no sequences, no width: nothing is written") {
+  if (skip_without(Backend::present(), "CUDA device"))
+    return;
+  check_both_ways<Fp32>(Maps(spec_of({})), {64, 64, 0}, {64, 64, 0});
+  check_both_ways<Fp32>(Maps(spec_of({{}, {}})), {64, 64, 0}, {64, 64, 0});
+  const Maps maps(sharing_spec());
+  check_both_ways<Fp32>(maps, {0, 0, 0}, {0, 8, 0});
+  const typename Backend::Index index(Maps(spec_of({})).host);
+  Backend backend;
+  gather_rows(backend.where(), index.view(), RowView<const Fp32>(), RowView<Fp32>());
+  scatter_rows(backend.where(), index.view(), RowView<const Fp32>(), RowView<Fp32>());
+  backend.synchronize();
+}
+
+TEST_CASE("rows behind N' are zero up to the padded count, whatever was there") {
+  if (skip_without(Backend::present(), "CUDA device"))
+    return;
+  for (const std::int32_t pad_to : {1, 2, 16, 128}) {
+    check_move<Fp16>(Maps(sharing_spec(pad_to)), Direction::gather, {40, 40, 0}, {40, 48, 0});
+  }
+}
+
+TEST_CASE("a source of stride 0 is one row for all") {
+  if (skip_without(Backend::present(), "CUDA device"))
+    return;
+  const Maps maps(sharing_spec());
+  check_both_ways<Fp32>(maps, {32, 0, 0}, {32, 32, 0});
+}
+
+TEST_CASE("several tensors of different widths and types in one call") {
+  if (skip_without(Backend::present(), "CUDA device"))
+    return;
+  const Maps maps(sharing_spec());
+  const typename Backend::Index index(maps.host);
+  const std::int64_t n = maps.ragged_rows;
+  const std::int64_t compact = index.view().padded_rows;
+  const auto q = random_values<Fp16>(static_cast<std::size_t>(compact * 96), 1);
+  const auto k = random_values<Fp16>(static_cast<std::size_t>(compact * 33), 2);
+  const auto v = random_values<Fp64>(static_cast<std::size_t>(compact * 16), 3);
+  const auto positions = random_values<std::int32_t>(static_cast<std::size_t>(compact), 4);
+  Backend backend;
+  typename Backend::template Array<Fp16> q_compact(q), k_compact(k);
+  typename Backend::template Array<Fp64> v_compact(v);
+  typename Backend::template Array<std::int32_t> p_compact(positions);
+  const auto zeros = [n](auto type, std::int64_t width) {
+    return std::vector<decltype(type)>(static_cast<std::size_t>(n * width));
+  };
+  typename Backend::template Array<Fp16> q_ragged(zeros(Fp16{}, 96)), k_ragged(zeros(Fp16{}, 33));
+  typename Backend::template Array<Fp64> v_ragged(zeros(Fp64{}, 16));
+  typename Backend::template Array<std::int32_t> p_ragged(zeros(std::int32_t{}, 1));
+  const RowView<const Fp16> k_view(k_compact.data(), compact, 33);
+  scatter_rows(
+      backend.where(), index.view(),
+      RowCopy{RowView<const Fp16, 96>(q_compact.data(), compact), RowView<Fp16, 96>(q_ragged.data(), n)},
+      RowCopy{k_view, RowView<Fp16>(k_ragged.data(), n, 33)},
+      RowCopy{RowView<const Fp64, 16>(v_compact.data(), compact), RowView<Fp64>(v_ragged.data(), n, 16)},
+      RowCopy{RowView<std::int32_t>(p_compact.data(), compact, 1), RowView<std::int32_t>(p_ragged.data(), n, 1)});
+  backend.synchronize();
+  const auto expected = [&](const auto& from, std::int64_t width) {
+    auto rows = zeros(from[0], width);
+    for (std::int64_t i = 0; i < n; ++i) {
+      const std::int64_t j = maps.expected.scatter[static_cast<std::size_t>(i)];
+      std::copy_n(from.begin() + j * width, width, rows.begin() + i * width);
+    }
+    return rows;
+  };
+  CHECK(same_bytes(q_ragged.download(), expected(q, 96)));
+  CHECK(same_bytes(k_ragged.download(), expected(k, 33)));
+  CHECK(same_bytes(v_ragged.download(), expected(v, 16)));
+  CHECK(same_bytes(p_ragged.download(), expected(positions, 1)));
+}
+
+TEST_CASE("more tensors than one launch takes") {
+  if (skip_without(Backend::present(), "CUDA device"))
+    return;
+  const Maps maps(sharing_spec());
+  const typename Backend::Index index(maps.host);
+  constexpr std::int64_t tensors = 19;
+  const std::int64_t n = maps.ragged_rows, compact = index.view().padded_rows;
+  const auto values = random_values<Fp32>(static_cast<std::size_t>(tensors * compact), 5);
+  Backend backend;
+  typename Backend::template Array<Fp32> source(values);
+  typename Backend::template Array<Fp32> target(std::vector<Fp32>(static_cast<std::size_t>(tensors * n)));
+  const auto copy = [&](std::size_t t) {
+    return RowCopy{RowView<const Fp32>(source.data() + static_cast<std::int64_t>(t) * compact, compact, 1),
+                   RowView<Fp32>(target.data() + static_cast<std::int64_t>(t) * n, n, 1)};
+  };
+  [&]<std::size_t... T>(std::index_sequence<T...>) { scatter_rows(backend.where(), index.view(), copy(T)...); }
+  (std::make_index_sequence<tensors>());
+  backend.synchronize();
+  const auto moved = target.download();
+  for (std::int64_t t = 0; t < tensors; ++t) {
+    for (std::int64_t i = 0; i < n; ++i) {
+      const auto j = maps.expected.scatter[static_cast<std::size_t>(i)];
+      REQUIRE(std::memcmp(&moved[static_cast<std::size_t>(t * n + i)],
+                          &values[static_cast<std::size_t>(t * compact + j)], sizeof(Fp32)) == 0);
+    }
+  }
+}
+
+TEST_CASE("scatter after gather of trie rows gives back every row of a real tensor") {
+  if (skip_without(Backend::present(), "CUDA device"))
+    return;
+  RandomBatches random(7);
+  for (int i = 0; i < 30; ++i) {
+    BatchSpec spec = random.next();
+    const bool has_tokens = !spec.tokens.empty() || spec.rows() == 0;
+    if (!has_tokens) {
+      continue;
+    }
+    check_both_ways<Fp16>(Maps(spec), {24, 24, 0}, {24, 24, 0});
+  }
+}
+
+TEST_CASE("views that do not fit are refused by name, number and value before any row is written") {
+  if (skip_without(Backend::present(), "CUDA device"))
+    return;
+  const Maps maps(sharing_spec());
+  const typename Backend::Index index_there(maps.host);
+  const PrefixIndexView& index = index_there.view();
+  const std::int64_t n = maps.ragged_rows;
+  const auto values = random_values<Fp32>(static_cast<std::size_t>(n * 8), 1);
+  Backend backend;
+  typename Backend::template Array<Fp32> ragged(values), compact(values);
+  Fp32* const r = ragged.data();
+  Fp32* const c = compact.data();
+  const auto refuses = [&](const std::string& argument, std::int64_t tensor, std::int64_t value,
+                           const std::function<void()>& call) {
+    CAPTURE(argument, value);
+    bool refused = false;
+    try {
+      call();
+    } catch (const InvalidRows& error) {
+      refused = true;
+      CHECK(error.argument() == argument);
+      CHECK(error.index() == tensor);
+      CHECK(error.value() == value);
+      CHECK(std::string(error.what()).find(argument) != std::string::npos);
+    }
+    CHECK(refused);
+    backend.synchronize();
+    CHECK(same_bytes(ragged.download(), values));
+    CHECK(same_bytes(compact.download(), values));
+  };
+  const auto gather = [&](RowView<const Fp32> from, RowView<Fp32> to) {
+    return [&, from, to] { gather_rows(backend.where(), index, from, to); };
+  };
+  const auto scatter = [&](RowView<const Fp32> from, RowView<Fp32> to) {
+    return [&, from, to] { scatter_rows(backend.where(), index, from, to); };
+  };
+  const std::int64_t padded = index.padded_rows;
+  refuses("source.rows", 0, n - 1, gather({r, n - 1, 8}, {c, padded, 8}));
+  refuses("target.rows", 0, padded - 1, gather({r, n, 8}, {c, padded - 1, 8}));
+  refuses("source.rows", 0, index.compact_rows - 1, scatter({c, index.compact_rows - 1, 8}, {r, n, 8}));
+  refuses("target.rows", 0, n - 1, scatter({c, padded, 8}, {r, n - 1, 8}));
+  refuses("target.rows", 0, -1, scatter({c, padded, 8}, {r, -1, 8}));
+  refuses("target.width", 0, 7, gather({r, n, 8}, {c, padded, 7}));
+  refuses("source.width", 0, -1, gather({r, n, -1, 8}, {c, padded, -1, 8}));
+  refuses("source.stride", 0, 7, gather({r, n, 8, 7}, {c, padded, 8}));
+  refuses("source.stride", 0, -8, gather({r, n, 8, -8}, {c, padded, 8}));
+  refuses("target.stride", 0, 0, gather({r, n, 8}, {c, padded, 8, 0}));
+  refuses("stride", 0, std::int64_t{1} << 60, gather({r, n, 8}, {c, padded, 8, std::int64_t{1} << 60}));
+  refuses("source.data", 0, 0, gather({nullptr, n, 8}, {c, padded, 8}));
+  refuses("target.data", 0, 0, gather({r, n, 8}, {nullptr, padded, 8}));
+  refuses("target.data", 0, reinterpret_cast<std::intptr_t>(r + 8), gather({r, n, 8}, {r + 8, padded, 8}));
+  refuses("source.width", 0, 9, [&] {
+    gather_rows(backend.where(), index, RowView<const Fp32, 8>(r, n, 9, 9), RowView<Fp32>(c, padded, 9));
+  });
+  refuses("target.rows", 1, padded - 1, [&] {
+    gather_rows(backend.where(), index, RowCopy{RowView<const Fp32>(r, n, 8), RowView<Fp32>(c, padded, 8)},
+                RowCopy{RowView<const Fp32>(r, n, 8), RowView<Fp32>(c, padded - 1, 8)});
+  });
+}
+
+TEST_CASE("columns of one packed buffer may be source and target, overlapping columns may not") {
+  if (skip_without(Backend::present(), "CUDA device"))
+    return;
+  const Maps maps(spec_of({{1, 2, 3}, {1, 2, 4}}));
+  const typename Backend::Index index(maps.host);
+  const std::int64_t n = maps.ragged_rows;
+  const auto values = random_values<Fp32>(static_cast<std::size_t>(n * 16), 1);
+  Backend backend;
+  typename Backend::template Array<Fp32> packed(values);
+  const RowView<Fp32> all(packed.data(), n, 16);
+  gather_rows(backend.where(), index.view(), all.columns(0, 8), all.columns(8, 8));
+  backend.synchronize();
+  const auto moved = packed.download();
+  for (std::size_t j = 0; j < static_cast<std::size_t>(maps.expected.compact_rows); ++j) {
+    const auto from = static_cast<std::size_t>(maps.expected.gather[j]);
+    CHECK(std::memcmp(&moved[j * 16 + 8], &values[from * 16], 8 * sizeof(Fp32)) == 0);
+  }
+  CHECK_THROWS_AS(gather_rows(backend.where(), index.view(), all.columns(0, 8), all.columns(7, 8)), InvalidRows);
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "radixmlp/cuda.cuh"
+
+namespace radixmlp_test {
+
+inline void check_cuda(cudaError_t error) {
+  if (error != cudaSuccess) {
+    throw std::runtime_error(std::string("CUDA: ") + cudaGetErrorString(error));
+  }
+}
+
+template <class F>
+__global__ void for_each_kernel(std::int64_t n, F f) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i < n) {
+    f(i);
+  }
+}
+
+// HostBackend's twin on a CUDA device, on a stream of its own.
+class DeviceBackend {
+ public:
+  static bool present() {
+    int devices = 0;
+    return cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0;
+  }
+  static constexpr bool on_device = true;
+
+  template <class T>
+  class Array {
+   public:
+    explicit Array(const std::vector<T>& values) : size_(values.size()) {
+      check_cuda(cudaMalloc(&data_, size_ * sizeof(T) + 1));
+      check_cuda(cudaMemcpy(data_, values.data(), size_ * sizeof(T), cudaMemcpyHostToDevice));
+    }
+    ~Array() { cudaFree(data_); }
+    Array(const Array&) = delete;
+    Array& operator=(const Array&) = delete;
+
+    T* data() { return static_cast<T*>(data_); }
+    std::vector<T> download() const {
+      std::vector<T> values(size_);
+      check_cuda(cudaDeviceSynchronize());
+      check_cuda(cudaMemcpy(values.data(), data_, size_ * sizeof(T), cudaMemcpyDeviceToHost));
+      return values;
+    }
+
+   private:
+    void* data_ = nullptr;
+    std::size_t size_;
+  };
+
+  class Index {
+   public:
+    explicit Index(const radixmlp::PrefixIndexView& view) : memory_(std::vector<std::byte>(view.block.size())) {
+      view_ = radixmlp::copy_to_device(nullptr, view, {memory_.data(), view.block.size()});
+      check_cuda(cudaDeviceSynchronize());
+    }
+    const radixmlp::PrefixIndexView& view() const { return view_; }
+
+   private:
+    Array<std::byte> memory_;
+    radixmlp::PrefixIndexView view_;
+  };
+
+  DeviceBackend() { check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
+  ~DeviceBackend() { cudaStreamDestroy(stream_); }
+  DeviceBackend(const DeviceBackend&) = delete;
+  DeviceBackend& operator=(const DeviceBackend&) = delete;
+
+  cudaStream_t where() const { return stream_; }
+
+  template <class F>
+  void for_each(std::int64_t n, const F& f) const {
+    if (n > 0) {
+      for_each_kernel<<<static_cast<unsigned>((n + 127) / 128), 128, 0, stream_>>>(n, f);
+    }
+  }
+  void synchronize() const { check_cuda(cudaStreamSynchronize(stream_)); }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+}  // namespace radixmlp_test
