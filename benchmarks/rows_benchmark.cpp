@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: MIT
+
+// Host row movement on one thread against per-element indexing, one memcpy a row, and one plain memcpy of as many bytes
+// (the roofline). One run, taking turns; results are compared before any timing.
+
+#include <benchmark/benchmark.h>
+
+#include <cstring>
+#include <exception>
+#include <numeric>
+#include <random>
+
+#include "radixmlp/index/prefix_trie.hpp"
+#include "radixmlp/rows/host_rows.hpp"
+#include "support/interleave.hpp"
+#include "support/report.hpp"
+#include "support/workloads.hpp"
+
+namespace radixmlp_bench {
+namespace {
+
+using radixmlp::PrefixIndexView;
+using radixmlp::RowView;
+
+// The batch whose ragged and compact rows together come closest to `bytes`: the first requests of the sample, or as
+// many rounds of all of them as it takes; rounds share nothing.
+Batch batch_of(const std::vector<std::vector<std::int32_t>>& sample, std::size_t row_bytes, std::size_t bytes) {
+  constexpr double ragged_and_compact = 1.6;
+  constexpr std::int32_t vocabulary = 151'936;
+  const auto rows = static_cast<std::size_t>(static_cast<double>(bytes) / ragged_and_compact) / row_bytes;
+  Batch batch;
+  for (std::size_t i = 0; batch.tokens.size() < rows; ++i) {
+    std::vector<std::int32_t> request = sample[i % sample.size()];
+    for (std::int32_t& token : request) {
+      token += static_cast<std::int32_t>(i / sample.size()) * vocabulary;
+    }
+    batch.add(request);
+  }
+  return batch;
+}
+
+// Maps of the same size without any run: what a gather and a scatter of a general kind would get.
+struct RandomMaps {
+  std::vector<std::int32_t> gather, scatter;
+
+  explicit RandomMaps(const PrefixIndexView& like)
+      : gather(static_cast<std::size_t>(like.ragged_rows)), scatter(static_cast<std::size_t>(like.ragged_rows)) {
+    std::mt19937_64 random(2026);
+    std::iota(gather.begin(), gather.end(), 0);
+    std::shuffle(gather.begin(), gather.end(), random);
+    gather.resize(static_cast<std::size_t>(like.compact_rows));
+    std::uniform_int_distribution<std::int32_t> row(0, like.compact_rows - 1);
+    std::generate(scatter.begin(), scatter.end(), [&] { return row(random); });
+  }
+
+  [[nodiscard]] PrefixIndexView view(const PrefixIndexView& like) const {
+    PrefixIndexView index = like;
+    index.gather = gather;
+    index.scatter = scatter;
+    index.padded_rows = index.compact_rows;
+    return index;
+  }
+};
+
+template <class T>
+void index_elements(const T* source, T* target, std::span<const std::int32_t> map, std::size_t width) {
+  for (std::size_t i = 0; i < map.size(); ++i) {
+    for (std::size_t c = 0; c < width; ++c) {
+      target[i * width + c] = source[static_cast<std::size_t>(map[i]) * width + c];
+    }
+  }
+}
+
+template <class T>
+void copy_row_by_row(const T* source, T* target, std::span<const std::int32_t> map, std::size_t width) {
+  for (std::size_t i = 0; i < map.size(); ++i) {
+    std::memcpy(target + i * width, source + static_cast<std::size_t>(map[i]) * width, width * sizeof(T));
+  }
+}
+
+class Comparison {
+ public:
+  Comparison(const Options& options, Report::Facts facts)
+      : report_({"rows", "call", "map", "working set"},
+                {"us", "GB/s", "elements us", "ratio", "memcpy/row us", "ratio", "memcpy us", "to roof"},
+                std::move(facts)) {
+    timing_ = options.smoke ? InterleaveOptions{.seconds = 0.01, .min_rounds = 1} : InterleaveOptions{.seconds = 0.3};
+  }
+
+  template <class T>
+  void add(const std::vector<std::vector<std::int32_t>>& sample, std::int64_t width, std::size_t bytes) {
+    const std::string rows = (sizeof(T) == 4 ? "fp32 x " : "2 bytes x ") + std::to_string(width);
+    const std::string set = std::to_string(bytes >> 20) + " MiB";
+    const Batch batch = batch_of(sample, static_cast<std::size_t>(width) * sizeof(T), bytes);
+    const PrefixIndexView index = trie_.build(batch.view());
+    const RandomMaps random(index);
+    for (const auto& [map, view] : {std::pair{"trie", index}, std::pair{"random", random.view(index)}}) {
+      add_call<T>({rows, "gather", map, set}, view.ragged_rows, view.gather, width,
+                  [&view = view](RowView<const T> source, RowView<T> target) {
+                    gather_rows(radixmlp::serial, view, source, target);
+                  });
+      add_call<T>({rows, "scatter", map, set}, view.compact_rows, view.scatter, width,
+                  [&view = view](RowView<const T> source, RowView<T> target) {
+                    scatter_rows(radixmlp::serial, view, source, target);
+                  });
+    }
+  }
+
+  void add_means() {
+    report_.add({"geometric mean", "", "", ""},
+                {no_figure, no_figure, no_figure, geometric_mean(over_elements_), no_figure, geometric_mean(over_rows_),
+                 no_figure, geometric_mean(to_roof_)});
+  }
+
+  [[nodiscard]] const Report& result() const { return report_; }
+
+ private:
+  template <class T, class Call>
+  void add_call(std::vector<std::string> names, std::int64_t source_rows, std::span<const std::int32_t> map,
+                std::int64_t width, Call&& call) {
+    const auto row_elements = static_cast<std::size_t>(width);
+    const std::size_t elements = map.size() * row_elements;
+    // The roofline copies as many different bytes as are written, so the source has that many too.
+    std::vector<T> source(std::max(elements, static_cast<std::size_t>(source_rows) * row_elements));
+    for (std::size_t i = 0; i < source.size(); ++i) {
+      source[i] = static_cast<T>(splitmix64(i) >> 50);
+    }
+    std::vector<T> target(elements, T{1});
+    std::vector<T> expected(elements);
+    const auto ours = [&] {
+      call(RowView<const T>(source.data(), source_rows, width),
+           RowView<T>(target.data(), static_cast<std::int64_t>(map.size()), width));
+      benchmark::ClobberMemory();
+    };
+    index_elements(source.data(), expected.data(), map, row_elements);
+    ours();
+    if (target != expected) {
+      throw std::runtime_error(names[1] + "_rows differs from per-element indexing: " + names[0] + ", " + names[2]);
+    }
+    // All write to the same target.
+    const std::vector<double> us =
+        interleave(timing_, {ours,
+                             [&] {
+                               index_elements(source.data(), target.data(), map, row_elements);
+                               benchmark::ClobberMemory();
+                             },
+                             [&] {
+                               copy_row_by_row(source.data(), target.data(), map, row_elements);
+                               benchmark::ClobberMemory();
+                             },
+                             [&] {
+                               std::memcpy(target.data(), source.data(), elements * sizeof(T));
+                               benchmark::ClobberMemory();
+                             }});
+    const double bytes_moved = 2 * static_cast<double>(elements * sizeof(T));
+    report_.add(std::move(names),
+                {us[0], bytes_moved / us[0] / 1e3, us[1], us[1] / us[0], us[2], us[2] / us[0], us[3], us[0] / us[3]});
+    over_elements_.push_back(us[1] / us[0]);
+    over_rows_.push_back(us[2] / us[0]);
+    to_roof_.push_back(us[0] / us[3]);
+  }
+
+  InterleaveOptions timing_;
+  radixmlp::PrefixTrie trie_;
+  Report report_;
+  std::vector<double> over_elements_, over_rows_, to_roof_;
+};
+
+int run(int argc, char** argv) {
+  const Options options = parse_options(argc, argv);
+  const std::vector<std::vector<std::int32_t>> sample =
+      load_requests(options.data.empty() ? RADIXMLP_SAMPLE : options.data);
+  Comparison comparison(options, describe_run(argc, argv));
+  constexpr std::size_t mib = std::size_t{1} << 20;
+  const std::vector<std::size_t> sets = options.smoke ? std::vector{2 * mib} : std::vector{16 * mib, 256 * mib};
+  for (const std::size_t bytes : sets) {
+    for (const std::int64_t width : {64, 1024, 4096}) {
+      comparison.add<float>(sample, width, bytes);
+      comparison.add<std::uint16_t>(sample, width, bytes);
+    }
+  }
+  comparison.add_means();
+  comparison.result().write(options);
+  return 0;
+}
+
+}  // namespace
+}  // namespace radixmlp_bench
+
+int main(int argc, char** argv) {
+  try {
+    return radixmlp_bench::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}
