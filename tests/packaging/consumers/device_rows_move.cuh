@@ -33,7 +33,8 @@ bool device_rows_move(std::int32_t length) {
   }
   try {
     const cudaStream_t stream = nullptr;
-    const radixmlp::PrefixIndexView index = radixmlp::copy_to_device(stream, host, {memory, gpu ? host.block.size() : 0});
+    const radixmlp::PrefixIndexView index =
+        radixmlp::copy_to_device(stream, host, {memory, gpu ? host.block.size() : 0});
     const radixmlp::RowView<float> ragged_rows(ragged, 2 * length, 1);
     const radixmlp::RowView<float> compact_rows(compact, length, 1);
     radixmlp::gather_rows(stream, index, ragged_rows, compact_rows);

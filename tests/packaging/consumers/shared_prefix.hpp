@@ -27,8 +27,10 @@ namespace {
   std::vector<std::int32_t> compact(static_cast<std::size_t>(index.padded_rows));
   std::vector<std::int32_t> ragged(tokens.size());
   using Rows = radixmlp::RowView<std::int32_t, 1>;
-  radixmlp::gather_rows(radixmlp::serial, index, Rows(tokens.data(), 2 * length), Rows(compact.data(), index.padded_rows));
-  radixmlp::scatter_rows(radixmlp::serial, index, Rows(compact.data(), index.padded_rows), Rows(ragged.data(), 2 * length));
+  radixmlp::gather_rows(radixmlp::serial, index, Rows(tokens.data(), 2 * length),
+                        Rows(compact.data(), index.padded_rows));
+  radixmlp::scatter_rows(radixmlp::serial, index, Rows(compact.data(), index.padded_rows),
+                         Rows(ragged.data(), 2 * length));
   return index.compact_rows == length + 1 && std::vector(index.scatter.begin(), index.scatter.end()) == scatter &&
          ragged == tokens;
 }

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT
+
+// What the library promises not to allocate, counted by replacing operator new for this program.
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+#include <vector>
+
+#include "radixmlp/radixmlp.hpp"
+#include "support/batch_spec.hpp"
+#include "support/catch.hpp"
+
+namespace {
+
+std::atomic<std::int64_t> allocations{0};
+
+void* counted(std::size_t bytes, std::size_t alignment) {
+  ++allocations;
+  return std::aligned_alloc(alignment, (bytes + alignment) / alignment * alignment);
+}
+
+}  // namespace
+
+void* operator new(std::size_t bytes) { return counted(bytes, 16); }
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  return counted(bytes, static_cast<std::size_t>(alignment));
+}
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept { return counted(bytes, 16); }
+void* operator new(std::size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
+  return counted(bytes, static_cast<std::size_t>(alignment));
+}
+void operator delete(void* p) noexcept { std::free(p); }
+void operator delete(void* p, std::size_t) noexcept { std::free(p); }
+void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
+void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
+
+using namespace radixmlp_test;
+using namespace radixmlp;
+
+TEST_CASE("the counter counts") {
+  const std::int64_t before = allocations;
+  delete new int(1);
+  CHECK(allocations == before + 1);
+}
+
+TEST_CASE("a second build of a batch of the same size allocates nothing") {
+  std::vector<std::vector<std::int32_t>> sequences, others;
+  for (std::int32_t s = 0; s < 300; ++s) {
+    sequences.push_back({1, 2, 3, s % 7, s, s, s});
+    others.push_back({s, s % 3, s, s, s % 5, s, 1});
+  }
+  const TypedBatch<std::int32_t> first(spec_of(sequences)), second(spec_of(others));
+  PrefixTrie trie;
+  std::int64_t before = allocations;
+  trie.build(first.batch(), {.pad_to = 8});
+  CHECK(allocations > before);
+  before = allocations;
+  trie.build(second.batch(), {.pad_to = 8});
+  CHECK(allocations == before);
+}
+
+TEST_CASE("a layer allocates nothing") {
+  const TypedBatch<std::int32_t> typed(spec_of({{1, 2, 3}, {1, 2, 4}, {1, 2, 3, 5}}));
+  PrefixTrie trie;
+  const PrefixIndexView index = trie.build(typed.batch());
+  const AttentionWidths widths{.q = 4, .k = 4, .v = 4, .out = 4};
+  std::vector<float> ragged(10 * 4), compact(10 * 4);
+  alignas(workspace_alignment) std::byte workspace[4096];
+  const CompactedBlock<float> block(index, widths, workspace);
+  REQUIRE(block.compacts());
+  const std::int64_t before = allocations;
+  const RowView<float> state =
+      block.select(serial, RowView<float>(ragged.data(), 10, 4), RowView<float>(compact.data(), 10, 4));
+  int calls = 0;
+  block.forward(
+      serial, state, [&](auto, auto, auto, auto) { ++calls; }, [&](const auto&) { ++calls; },
+      [&](auto, auto) { ++calls; });
+  block.expand(serial, state, RowView<float>(ragged.data(), 10, 4));
+  CHECK(allocations == before);
+  CHECK(calls == 3);
+}

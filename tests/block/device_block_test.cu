@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: MIT
+#include "support/device_backend.cuh"
+
+using Backend = radixmlp_test::DeviceBackend;
+
+#include "block/block_cases.hpp"
+
+TEST_CASE("a layer can be captured in a graph and holds exactly its own launches") {
+  if (skip_without(Backend::present(), "CUDA device"))
+    return;
+  const Case batch(half_shared());
+  const PrefixIndexView& index = batch.index->view();
+  const std::int64_t n = batch.ragged_rows;
+  Backend backend;
+  Workspace workspace(CompactedBlock<float>::workspace_bytes(widths, index));
+  const CompactedBlock<float> block(index, widths, workspace.span);
+  typename Backend::template Array<float> ragged(batch.hidden), compact(batch.hidden), expanded(batch.hidden);
+  typename Backend::template Array<std::int32_t> positions(batch.positions), compact_positions(batch.positions);
+
+  cudaGraph_t graph = nullptr;
+  check_cuda(cudaStreamBeginCapture(backend.where(), cudaStreamCaptureModeGlobal));
+  const RowView<float> state = block.select(backend.where(), RowView<float>(ragged.data(), n, hidden_width),
+                                            RowView<float>(compact.data(), block.rows(), hidden_width));
+  const RowView<const std::int32_t> state_positions =
+      block.select(backend.where(), RowView<const std::int32_t>(positions.data(), n, 1),
+                   RowView<std::int32_t>(compact_positions.data(), block.rows(), 1));
+  block.forward(
+      backend.where(), state,
+      [&](RowView<const float> h, RowView<float> q, RowView<float> k, RowView<float> v) {
+        backend.for_each(h.rows(), Project{h, state_positions, q, k, v});
+      },
+      [&](const AttentionCall<float>& call) {
+        backend.for_each(n, Attend{call, index.sequences()});
+      },
+      [&](RowView<const float> out, RowView<float> h) {
+        backend.for_each(h.rows(), Update{out, h});
+      });
+  block.expand(backend.where(), state, RowView<float>(expanded.data(), n, hidden_width));
+  check_cuda(cudaStreamEndCapture(backend.where(), &graph));
+
+  std::size_t nodes = 0;
+  check_cuda(cudaGraphGetNodes(graph, nullptr, &nodes));
+  // select twice, project, scatter QKV, attend, gather the output, update, expand: no copy, no memset, nothing hidden.
+  CHECK(nodes == 8);
+  cudaGraphExec_t executable = nullptr;
+  check_cuda(cudaGraphInstantiate(&executable, graph, 0));
+  check_cuda(cudaGraphLaunch(executable, backend.where()));
+  backend.synchronize();
+  CHECK(same_bits(expanded.download(), batch.reference(1)));
+  check_cuda(cudaGraphExecDestroy(executable));
+  check_cuda(cudaGraphDestroy(graph));
+}
