@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MIT
+
+// The demo program, run as a user runs it.
+
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "support/catch.hpp"
+
+namespace {
+
+const std::string sample = RADIXMLP_EXAMPLE_DATA "/rerank.jsonl";
+
+struct Outcome {
+  int exit_code;
+  std::string output;
+};
+
+Outcome run_demo(const std::string& arguments) {
+  const std::string output = (std::filesystem::temp_directory_path() / "radixmlp_demo_test.txt").string();
+  const int status = std::system((RADIXMLP_DEMO " " + arguments + " >" + output + " 2>&1").c_str());
+  std::ifstream file(output);
+  return {WEXITSTATUS(status), {std::istreambuf_iterator<char>(file), {}}};
+}
+
+nlohmann::json result_of(const std::string& arguments) {
+  const std::string json = (std::filesystem::temp_directory_path() / "radixmlp_demo_test.json").string();
+  std::filesystem::remove(json);
+  const Outcome outcome = run_demo("--preset tiny --repeat 1 --json " + json + ' ' + arguments);
+  INFO(outcome.output);
+  REQUIRE(outcome.exit_code == 0);
+  return nlohmann::json::parse(std::ifstream(json));
+}
+
+}  // namespace
+
+TEST_CASE("the demo finds the sample's counts and equal results") {
+  const nlohmann::json result = result_of("--layers 2");
+  CHECK(result["sequences"] == 160);
+  CHECK(result["N"] == 36108);
+  CHECK(result["N_prime"] == 21874);
+  CHECK(result["gamma"].get<double>() == Approx(21874.0 / 36108.0));
+  CHECK(result["batches"] == 1);
+  CHECK(result["compacted_batches"] == 1);
+  CHECK(result["max_relative_difference"].get<double>() <= 1e-5);
+  CHECK(result["max_abs_value"].get<double>() > 1);
+  CHECK(result["equal"] == true);
+  CHECK(result["speedup"].get<double>() > 0);
+}
+
+TEST_CASE("a batch that the policy leaves alone is computed as it is") {
+  const nlohmann::json result = result_of("--max-ratio 0.5 --batch-tokens 16384 " + sample);
+  CHECK(result["batches"] == 3);
+  CHECK(result["compacted_batches"] == 0);
+  CHECK(result["max_abs_difference"] == 0.0);
+  CHECK(result["predicted_speedup"] == 1.0);
+  CHECK(result["activation_bytes_with"] == result["activation_bytes_without"]);
+}
+
+TEST_CASE("what the demo cannot do ends with a message and exit code 2") {
+  const auto message = [](const std::string& arguments) {
+    const Outcome outcome = run_demo(arguments);
+    CHECK(outcome.exit_code == 2);
+    return outcome.output;
+  };
+  CHECK(message("/nonexistent.jsonl") == "radixmlp_demo: /nonexistent.jsonl: cannot open\n");
+  CHECK_THAT(message("--preset gpt"), Catch::Contains("unknown preset \"gpt\"; known: tiny qwen3-0.6b"));
+  CHECK_THAT(message("--layers x"), Catch::Contains("--layers takes a number from 1 on, not \"x\""));
+  CHECK_THAT(message("--layers"), Catch::Contains("--layers needs a value"));
+  CHECK_THAT(message("--wrong 1"), Catch::Contains("unknown: --wrong 1"));
+  CHECK_THAT(message("a b"), Catch::Contains("one file at a time: a, b"));
+  CHECK_THAT(message("--preset tiny --repeat 1 --json /nonexistent/x.json"), Catch::Contains("cannot write"));
+  CHECK(run_demo("--help").exit_code == 0);
+}
