@@ -25,12 +25,10 @@ struct Key128 {
 class KeySpan {
  public:
   KeySpan() = default;
-  template <class Range>
-  requires std::convertible_to<const Range&, std::span<const std::uint64_t>> KeySpan(const Range& keys)
-      : KeySpan(std::span<const std::uint64_t>(keys), sizeof(std::uint64_t)) {}
-  template <class Range>
-  requires std::convertible_to<const Range&, std::span<const Key128>> KeySpan(const Range& keys)
-      : KeySpan(std::span<const Key128>(keys), sizeof(Key128)) {}
+  template <std::convertible_to<std::span<const std::uint64_t>> Range>
+  KeySpan(const Range& keys) : KeySpan(std::span<const std::uint64_t>(keys), sizeof(std::uint64_t)) {}
+  template <std::convertible_to<std::span<const Key128>> Range>
+  KeySpan(const Range& keys) : KeySpan(std::span<const Key128>(keys), sizeof(Key128)) {}
 
   [[nodiscard]] const void* data() const noexcept { return data_; }
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
@@ -47,6 +45,12 @@ class KeySpan {
   std::int32_t key_bytes_ = 0;
 };
 
+template <class R>
+concept IntegerRange = requires(const R& range) {
+  std::span(range);
+  requires std::integral<typename decltype(std::span(range))::value_type>;
+};
+
 // Positions of the rows: any integer type, one axis or several (M-RoPE). Not owned; empty = absent, which means
 // that a row's position is its place in its sequence. Row i on axis a is values[i * token_stride + a * axis_stride].
 class PositionSpan {
@@ -54,25 +58,19 @@ class PositionSpan {
   PositionSpan() = default;
 
   // One axis, contiguous: values [N].
-  template <class Range>
-  requires requires(const Range& r) {
-    std::span(r);
-    requires std::integral<typename decltype(std::span(r))::value_type>;
-  }
+  template <IntegerRange Range>
   PositionSpan(const Range& values) : PositionSpan(std::span(values), 1, 1, 0) {}
 
   // Several axes: token-major is token_stride = axes, axis_stride = 1; axis-major is token_stride = 1,
   // axis_stride = N. Strides count elements.
-  template <class Range>
+  template <IntegerRange Range>
   PositionSpan(const Range& values, std::int32_t axes, std::int64_t token_stride, std::int64_t axis_stride)
       : data_(std::span(values).data()),
         size_(std::span(values).size()),
         token_stride_(token_stride),
         axis_stride_(axis_stride),
         axes_(axes),
-        element_bytes_(sizeof(typename decltype(std::span(values))::value_type)) {
-    static_assert(std::integral<typename decltype(std::span(values))::value_type>, "positions are integers");
-  }
+        element_bytes_(sizeof(typename decltype(std::span(values))::value_type)) {}
 
   [[nodiscard]] const void* data() const noexcept { return data_; }
   [[nodiscard]] std::size_t size() const noexcept { return size_; }

@@ -28,41 +28,44 @@ namespace detail {
   return 1 << std::countr_zero(bits);
 }
 
-// Threads that share a row of so many vectors: each has loads_in_flight of them, but no fewer than 8 threads read side
-// by side where the row is that long (128 bytes at 16 bytes a vector).
+// Threads that share a row of so many vectors: few enough that each has loads_in_flight of them, but no fewer than 8
+// side by side where the row is that long (128 bytes at 16 bytes a vector).
 [[nodiscard]] inline int row_lanes_log2(std::int64_t vectors) noexcept {
-  const std::int64_t wanted =
-      std::max(std::min<std::int64_t>(vectors, 8), (vectors + loads_in_flight - 1) / loads_in_flight);
-  return std::bit_width(static_cast<std::uint64_t>(std::min<std::int64_t>(wanted, row_threads) - 1));
+  const std::int64_t wanted = std::clamp<std::int64_t>(vectors / loads_in_flight, 8, row_threads);
+  return std::bit_width(static_cast<std::uint64_t>(std::min(wanted, vectors))) - 1;
 }
+
+// The static row width serves vectors that divide it.
+template <int VectorBytes, std::int64_t RowBytes>
+inline constexpr auto* row_kernel = &copy_mapped_rows_kernel<VectorBytes, (RowBytes % VectorBytes == 0 ? RowBytes : 0)>;
 
 template <std::int64_t RowBytes>
 void launch_mapped_rows(cudaStream_t stream, std::span<const ByteRows> tensors, const std::int32_t* map,
                         std::int64_t mapped_rows, std::int64_t rows) {
-  using Kernel = void (*)(MappedRows);
-  static constexpr std::array<Kernel, 5> kernels{
-      copy_mapped_rows_kernel<1, RowBytes>, copy_mapped_rows_kernel < 2,        RowBytes % 2 == 0 ? RowBytes : 0 >,
-      copy_mapped_rows_kernel < 4,          RowBytes % 4 == 0 ? RowBytes : 0 >, copy_mapped_rows_kernel < 8,
-      RowBytes % 8 == 0 ? RowBytes : 0 >,   copy_mapped_rows_kernel < 16,       RowBytes % 16 == 0 ? RowBytes : 0 >,
-  };
+  static constexpr std::array kernels{row_kernel<1, RowBytes>, row_kernel<2, RowBytes>, row_kernel<4, RowBytes>,
+                                      row_kernel<8, RowBytes>, row_kernel<16, RowBytes>};
   MappedRows launch{};
+  launch.tensor_count = static_cast<std::int32_t>(tensors.size());
   launch.map = map;
   launch.mapped_rows = mapped_rows;
   launch.rows = rows;
   const int bytes = vector_bytes(tensors);
-  std::int64_t blocks = 1;
+  std::int32_t blocks = 0;
   for (std::size_t t = 0; t < tensors.size(); ++t) {
-    launch.tensors[t] = tensors[t];
     const int lanes_log2 = row_lanes_log2(tensors[t].row_bytes / bytes);
-    launch.lanes_log2[t] = static_cast<std::uint8_t>(lanes_log2);
     const std::int64_t rows_per_block = row_threads >> lanes_log2;
-    blocks = std::max(blocks, (rows + rows_per_block - 1) / rows_per_block);
+    const std::int64_t wanted = (rows + rows_per_block - 1) / rows_per_block;
+    const auto taken = static_cast<std::int32_t>(std::min(wanted, max_rows / tensors_per_launch));
+    launch.tensors[t] = {tensors[t], blocks, taken, lanes_log2};
+    blocks += taken;
   }
   void* arguments[] = {&launch};
-  const dim3 grid(static_cast<unsigned>(std::min(blocks, max_rows)), static_cast<unsigned>(tensors.size()));
-  raise_unless_success(cudaLaunchKernel(reinterpret_cast<const void*>(kernels[std::countr_zero(unsigned(bytes))]), grid,
-                                        dim3(row_threads), arguments, 0, stream),
-                       "cudaLaunchKernel");
+  const dim3 grid(static_cast<unsigned>(blocks));
+  raise_unless_success(
+      cudaLaunchKernel(reinterpret_cast<const void*>(
+                           kernels[static_cast<std::size_t>(std::countr_zero(static_cast<unsigned>(bytes)))]),
+                       grid, dim3(row_threads), arguments, 0, stream),
+      "cudaLaunchKernel");
 }
 
 template <class... Copies>

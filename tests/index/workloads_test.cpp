@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MIT
+
+// Real request batches: N' against the published table, and every map against the tokens.
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "benchmarks/support/workloads.hpp"
+#include "radixmlp/index/prefix_trie.hpp"
+#include "support/catch.hpp"
+#include "support/skip.hpp"
+
+using radixmlp::PrefixIndexView;
+using radixmlp_bench::Batch;
+
+namespace {
+
+struct TableRow {
+  std::string name;
+  std::int64_t sequences, tokens, compact_16k, compact_64k;
+};
+
+// | workload | sequences | tokens N | mean | max | N' at 16,384 | N' at 65,536 | ...
+std::vector<TableRow> read_table(const std::filesystem::path& folder) {
+  std::vector<TableRow> rows;
+  std::ifstream file(folder / "README.md");
+  for (std::string line; std::getline(file, line);) {
+    std::replace(line.begin(), line.end(), '|', ' ');
+    std::istringstream fields(line);
+    TableRow row;
+    std::int64_t mean = 0, longest = 0;
+    if (fields >> row.name >> row.sequences >> row.tokens >> mean >> longest >> row.compact_16k >> row.compact_64k) {
+      rows.push_back(row);
+    }
+  }
+  return rows;
+}
+
+// The maps prove themselves: equal rows are one row (tokens and positions come back), and rows of the index are
+// different ones (no two have the same parent and token), so N' is the number of distinct prefixes.
+void check_maps(const Batch& batch, const PrefixIndexView& index) {
+  std::int64_t wrong = 0;
+  std::vector<std::int32_t> position(batch.tokens.size());
+  for (std::size_t s = 0; s < batch.sequences(); ++s) {
+    std::int32_t before = -1;
+    for (std::int32_t i = batch.cu_seqlens[s]; i < batch.cu_seqlens[s + 1]; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      position[at] = i - batch.cu_seqlens[s];
+      const std::int32_t row = index.scatter[at];
+      const auto source = static_cast<std::size_t>(index.gather[static_cast<std::size_t>(row)]);
+      wrong += source > at;
+      wrong += batch.tokens[source] != batch.tokens[at];
+      wrong += position[source] != position[at];
+      wrong += index.parent[static_cast<std::size_t>(row)] != before;
+      before = row;
+    }
+    wrong += index.last_rows[s] != before;
+  }
+  CHECK(wrong == 0);
+  std::vector<std::pair<std::int32_t, std::int32_t>> nodes;
+  for (std::int32_t row = 0; row < index.compact_rows; ++row) {
+    const auto at = static_cast<std::size_t>(row);
+    nodes.emplace_back(index.parent[at], batch.tokens[static_cast<std::size_t>(index.gather[at])]);
+  }
+  std::sort(nodes.begin(), nodes.end());
+  CHECK(std::adjacent_find(nodes.begin(), nodes.end()) == nodes.end());
+}
+
+std::filesystem::path workload_file(const std::filesystem::path& folder, const std::string& name) {
+  const std::filesystem::path tokens = folder / (name + ".jsonl");
+  return std::filesystem::exists(tokens) ? tokens : folder / (name + ".blk512.jsonl");
+}
+
+}  // namespace
+
+TEST_CASE("N' of every workload at both budgets") {
+  const std::filesystem::path folder = std::filesystem::path(RADIXMLP_SHARED_DIR) / "workloads";
+  if (radixmlp_test::skip_without(std::filesystem::exists(folder / "README.md"), "workloads at " + folder.string()))
+    return;
+  const std::vector<TableRow> table = read_table(folder);
+  REQUIRE(table.size() >= 16);
+  radixmlp::PrefixTrie trie;
+  for (const TableRow& row : table) {
+    CAPTURE(row.name);
+    const auto requests = radixmlp_bench::load_requests(workload_file(folder, row.name).string());
+    CHECK(static_cast<std::int64_t>(requests.size()) == row.sequences);
+    for (const auto& [budget, expected] : {std::pair{16'384, row.compact_16k}, std::pair{65'536, row.compact_64k}}) {
+      std::int64_t tokens = 0;
+      std::int64_t compact = 0;
+      for (const Batch& batch : radixmlp_bench::batches(requests, static_cast<std::size_t>(budget))) {
+        const PrefixIndexView index = trie.build(batch.view());
+        check_maps(batch, index);
+        tokens += index.ragged_rows;
+        compact += index.compact_rows;
+      }
+      CHECK(tokens == row.tokens);
+      CHECK(compact == expected);
+    }
+  }
+}
