@@ -147,7 +147,7 @@ class Report {
 
   static void print(const std::vector<std::string>& names, const std::vector<std::string>& figures) {
     for (std::size_t n = 0; n < names.size(); ++n) {
-      std::printf("%-*s ", n == 0 ? 44 : 16, names[n].c_str());
+      std::printf("%-*s ", names.size() == 1 ? 44 : 16, names[n].c_str());
     }
     for (const std::string& text : figures) {
       std::printf("%12s", text.c_str());

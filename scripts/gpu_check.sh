@@ -1,0 +1,204 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+#
+# What only a real GPU can show, in one command of at most 6 minutes: the device tests, the same under compute-sanitizer,
+# and the device benchmark against per-element indexing.
+#
+#   scripts/gpu_check.sh                          pack and run on this machine
+#   scripts/gpu_check.sh --pack [DIR] [-- ARGS]   build for sm_80, sm_90 and sm_100 into DIR; ARGS go to cmake last
+#   scripts/gpu_check.sh --run [DIR] [--out OUT]  run what was packed; results go to OUT (default DIR/results)
+#
+# DIR is build/gpu_check unless named. It holds a copy of this script and needs nothing else: copy it to a machine with a
+# GPU and call DIR/gpu_check.sh there. Exit code: 0 all passed, 1 a step failed, 77 no GPU here.
+set -u
+
+script_dir=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+is_packed=false
+[[ -f "$script_dir/packed.txt" ]] && is_packed=true
+if $is_packed; then default_dir=$script_dir; else default_dir=$script_dir/../build/gpu_check; fi
+
+die() {
+  echo "gpu_check: $*" >&2
+  exit 1
+}
+
+pack() {
+  local dir=$1
+  shift
+  $is_packed && die "--pack works in the source tree only"
+  local source build nvcc toolkit
+  source=$(cd "$script_dir/.." && pwd)
+  mkdir -p "$dir"
+  dir=$(cd "$dir" && pwd)
+  build=$dir.build
+  nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
+  [[ -x $nvcc ]] || die "--pack needs nvcc"
+  toolkit=$(cd "$(dirname "$(readlink -f "$nvcc")")/.." && pwd)
+
+  local generator=()
+  command -v ninja >/dev/null && generator=(-G Ninja)
+  # Static: the other machine may have no toolkit and an older standard library.
+  cmake -S "$source" -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CUDA_COMPILER="$nvcc" -DRADIXMLP_CUDA=ON \
+    -DRADIXMLP_PTXEMU_DIR= -DRADIXMLP_BUILD_EXAMPLES=OFF -DRADIXMLP_INSTALL=OFF \
+    "-DCMAKE_CUDA_ARCHITECTURES=80-real;90-real;100" -DCMAKE_CUDA_RUNTIME_LIBRARY=Static \
+    -DCUDA_cudart_LIBRARY="$toolkit/lib64/libcudart_static.a" \
+    "-DCMAKE_EXE_LINKER_FLAGS=-static-libstdc++ -static-libgcc" "$@" || die "cmake failed"
+  local targets
+  mapfile -t targets < <(cmake --build "$build" --target help |
+    sed -nE 's/^(\.\.\. )?([a-z0-9_]+_device_test|radixmlp_bench_device_[a-z0-9_]+)(:.*)?$/\2/p' | grep -v '^cmake_' | sort -u)
+  cmake --build "$build" --parallel "${JOBS:-2}" --target "${targets[@]}" || die "the build failed"
+
+  rm -rf "${dir:?}/bin" "${dir:?}/data"
+  mkdir -p "$dir/bin" "$dir/data"
+  find "$build" -type f -executable \( -name '*_device_test' -o -name 'radixmlp_bench_device_*' \) \
+    -exec cp -t "$dir/bin" {} +
+  strip "$dir"/bin/*
+  cp "$source/examples/data/rerank.jsonl" "$dir/data/"
+  cp "${BASH_SOURCE[0]}" "$dir/gpu_check.sh"
+  {
+    echo "revision: $(git -C "$source" describe --always --dirty 2>/dev/null || echo unknown)"
+    echo "compiler: $("$nvcc" --version | tail -1)"
+    echo "packed: $(date -u +%Y-%m-%dT%H:%MZ)"
+  } >"$dir/packed.txt"
+  echo "packed $(find "$dir/bin" -type f | wc -l) programs, $(du -sm "$dir" | cut -f1) MiB, in $dir"
+}
+
+failed=0
+names=() codes=() seconds=()
+deadline=$((SECONDS + 345))
+
+# step NAME LIMIT COMMAND...: runs within LIMIT seconds, and within what is left of all steps' time.
+step() {
+  local name=$1 limit=$2
+  shift 2
+  local left=$((deadline - SECONDS)) start=$SECONDS code
+  ((limit > left)) && limit=$left
+  if ((limit < 3)); then
+    echo "== $name: not run, the time is used up" | tee -a "$log"
+    code=124
+  else
+    echo "== $name: $*" | tee -a "$log"
+    timeout --kill-after=2 "$limit" "$@" 2>&1 | tee -a "$log"
+    code=${PIPESTATUS[0]}
+  fi
+  names+=("$name") codes+=("$code") seconds+=($((SECONDS - start)))
+  if ((code == 124)); then echo "== $name: stopped after $limit s" | tee -a "$log"; fi
+  if ((code != 0 && code != 77)); then failed=1; fi
+}
+
+result_of() {
+  case $1 in
+    0) echo passed ;;
+    77) echo skipped ;;
+    124 | 137) echo timeout ;;
+    *) echo "failed ($1)" ;;
+  esac
+}
+
+write_summary() {
+  local i
+  {
+    echo "{"
+    printf ' "gpu": "%s",\n "driver": "%s",\n "date": "%s",\n "command": "%s",\n "revision": "%s",\n "steps": [' \
+      "$gpu" "$driver" "$date" "$command" "$revision"
+    for i in "${!names[@]}"; do
+      ((i > 0)) && printf ','
+      printf '\n  {"step": "%s", "result": "%s", "exit_code": %d, "seconds": %d}' \
+        "${names[i]}" "$(result_of "${codes[i]}")" "${codes[i]}" "${seconds[i]}"
+    done
+    printf '\n ]\n}\n'
+  } >"$out/gpu_check.json"
+  {
+    echo "# GPU check"
+    echo
+    printf -- '- GPU: %s\n- driver: %s\n- date: %s\n- command: %s\n- revision: %s\n\n' \
+      "$gpu" "$driver" "$date" "$command" "$revision"
+    printf '| step | result | seconds |\n|---|---|--:|\n'
+    for i in "${!names[@]}"; do
+      printf '| %s | %s | %d |\n' "${names[i]}" "$(result_of "${codes[i]}")" "${seconds[i]}"
+    done
+    if [[ -f $out/device_rows.md ]]; then
+      printf '\n## Device rows\n\n'
+      cat "$out/device_rows.md"
+    fi
+  } >"$out/gpu_check.md"
+}
+
+run() {
+  local dir
+  dir=$(cd "$1" 2>/dev/null && pwd) || die "no folder $1: pack first"
+  [[ -f $dir/packed.txt ]] || die "$dir was not packed: scripts/gpu_check.sh --pack"
+  out=${2:-$dir/results}
+  mkdir -p "$out"
+  out=$(cd "$out" && pwd)
+  rm -f "$out"/gpu_check.{json,md,log} "$out"/device_rows.{json,md}
+  log=$out/gpu_check.log
+  : >"$log"
+
+  local bench=$dir/bin/radixmlp_bench_device_rows
+  local sample=(--data "$dir/data/rerank.jsonl")
+  local probe
+  probe=$("$bench" --check-only "${sample[@]}" 2>&1)
+  if (($? == 77)); then
+    echo "gpu_check: cannot run on this machine: $probe" | tee -a "$log"
+    exit 77
+  fi
+  gpu=$(sed -n 's/^GPU: //p' <<<"$probe")
+  driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -1)
+  driver=${driver:-unknown}
+  date=$(date -u +%Y-%m-%dT%H:%MZ)
+  revision=$(sed -n 's/^revision: //p' "$dir/packed.txt")
+  echo "GPU: $gpu, driver $driver, $date, revision $revision, command: $command" | tee -a "$log"
+
+  # In order of what one would miss most if the time ran out.
+  local test sanitizer
+  step "equality of device rows" 30 "$bench" --check-only "${sample[@]}"
+  for test in "$dir"/bin/*_device_test; do
+    step "$(basename "$test")" 45 "$test"
+  done
+  step "device rows benchmark" 110 "$bench" "${sample[@]}" --json "$out/device_rows.json" \
+    --markdown "$out/device_rows.md"
+  sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
+  if [[ -n $sanitizer ]]; then
+    for tool in memcheck racecheck; do
+      for test in "$dir"/bin/*_device_test; do
+        step "$tool $(basename "$test")" 60 "$sanitizer" --tool "$tool" --error-exitcode 9 "$test"
+      done
+    done
+  else
+    step "compute-sanitizer" 5 bash -c 'echo "not on this machine"; exit 77'
+  fi
+
+  write_summary
+  echo "results: $out/gpu_check.md, gpu_check.json, gpu_check.log, device_rows.md, device_rows.json"
+  exit $failed
+}
+
+command="$0 $*"
+mode=${1:-}
+dir=$default_dir
+results=
+if [[ $mode == --pack || $mode == --run ]]; then
+  shift
+  if (($# > 0)) && [[ $1 != --* ]]; then
+    dir=$1
+    shift
+  fi
+elif [[ -n $mode ]]; then
+  die "unknown argument $mode; see the head of this script"
+fi
+if [[ $mode == --run && ${1:-} == --out ]]; then
+  results=${2:?--out needs a folder}
+  shift 2
+fi
+[[ $mode == --pack && ${1:-} == -- ]] && shift
+[[ $mode != --pack && $# -gt 0 ]] && die "unknown argument $1"
+
+case $mode in
+  --pack) pack "$dir" "$@" ;;
+  --run) run "$dir" "$results" ;;
+  *)
+    $is_packed || pack "$dir"
+    run "$dir" "$results"
+    ;;
+esac
