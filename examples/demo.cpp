@@ -144,7 +144,7 @@ class Demo {
 
 int main(int argc, char** argv) {
   try {
-    const DemoOptions options = parse_options(argc, argv);
+    const DemoOptions options = parse_options(argc, argv, 2);
     const ModelConfig& config = find_preset(options.preset);
     const std::vector<TokenBatch> batches = read_token_file(options.file, options.batch_tokens);
     const auto cores = static_cast<std::int64_t>(std::thread::hardware_concurrency());

@@ -65,7 +65,9 @@ void add(PassResult& sum, const PassResult& batch) {
 
 }  // namespace
 
-DemoOptions parse_options(int argc, char** argv, DemoOptions options) {
+DemoOptions parse_options(int argc, char** argv, std::int64_t repeat) {
+  DemoOptions options;
+  options.repeat = repeat;
   bool has_file = false;
   for (int i = 1; i < argc; ++i) {
     const std::string_view option = argv[i];

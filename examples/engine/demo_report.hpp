@@ -20,14 +20,14 @@ struct DemoOptions {
   std::string precision = "fp16";  // on a GPU: fp16 or fp32; the CPU computes in fp32
   std::string json;                // file to write
   std::int64_t layers = 1;
-  std::int64_t repeat = 2;
+  std::int64_t repeat = 0;
   std::int64_t threads = 0;       // of the CPU engine; 0 = as many as there are cores
   std::int64_t batch_tokens = 0;  // 0 = the whole file is one batch
   double max_ratio = radixmlp::CompactionPolicy{}.max_ratio;
 };
 
-// Reads the command line over `options`. Prints the usage and exits for --help; throws std::invalid_argument.
-[[nodiscard]] DemoOptions parse_options(int argc, char** argv, DemoOptions options = {});
+// Reads the command line; `repeat` is the default. Prints the usage and exits for --help; throws std::invalid_argument.
+[[nodiscard]] DemoOptions parse_options(int argc, char** argv, std::int64_t repeat);
 
 // Seconds of one pass over the layers, from token ids to the hidden states of all N rows.
 struct PassTime {
