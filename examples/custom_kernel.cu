@@ -51,8 +51,13 @@ double largest_difference() {
   radixmlp::PrefixTrie trie;
   const radixmlp::PrefixIndexView host_index =
       trie.build(radixmlp::RaggedBatch<std::int32_t>{.tokens = tokens, .cu_seqlens = cu_seqlens});
+  // [copy]
+  // index_memory: host_index.block.size() bytes on the device. The view that comes back has the same counts, and device
+  // pointers: index.gather.data(), index.scatter.data(), ...
   const DeviceArray<std::byte> index_memory(host_index.block.size());
-  const radixmlp::PrefixIndexView index = radixmlp::copy_to_device(nullptr, host_index, index_memory.span());
+  const cudaStream_t stream = nullptr;  // or the engine's
+  const radixmlp::PrefixIndexView index = radixmlp::copy_to_device(stream, host_index, index_memory.span());
+  // [/copy]
 
   const DeviceArray<float> device_ragged(ragged), device_weight(weight);
   std::vector<float> out(static_cast<std::size_t>(index.compact_rows * width));

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT
 
-// The index of a batch of three sequences: two share their first three tokens, the third is a copy of the first.
-#include <array>
+// The index of the batch in the README's picture.
 #include <cstdint>
 #include <cstdio>
+#include <vector>
 
 #include "radixmlp/radixmlp.hpp"
 
 int main() {
   // [readme]
-  const std::array<std::int32_t, 13> tokens{7, 8, 9, 1, 2, /**/ 7, 8, 9, /**/ 7, 8, 9, 1, 2};  // N = 13 rows
-  const std::array<std::int32_t, 4> cu_seqlens{0, 5, 8, 13};                                   // B = 3 sequences
+  const std::vector<std::int32_t> tokens{7, 8, 9, 1, 2, /**/ 7, 8, 9, 4, /**/ 7, 8, 9, 4, 5};  // N = 14 rows
+  const std::vector<std::int32_t> cu_seqlens{0, 5, 9, 14};                                     // B = 3 sequences
 
   radixmlp::PrefixTrie trie;
   const auto index = trie.build(radixmlp::RaggedBatch<std::int32_t>{.tokens = tokens, .cu_seqlens = cu_seqlens});
