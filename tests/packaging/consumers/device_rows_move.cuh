@@ -8,8 +8,8 @@
 
 namespace {
 
-// Gathers and scatters two sequences of `length` equal tokens on the device. Without a GPU, the library must have said
-// so by a CudaError.
+// Gathers and scatters two equal sequences of `length` tokens on the device, by themselves and in a block. Without a
+// GPU, the library must say so by an Error.
 bool device_rows_move(std::int32_t length) {
   const std::vector<std::int32_t> tokens(static_cast<std::size_t>(2 * length), 7);
   const std::vector<std::int32_t> cu_seqlens{0, length, 2 * length};
@@ -39,6 +39,8 @@ bool device_rows_move(std::int32_t length) {
     const radixmlp::RowView<float> compact_rows(compact, length, 1);
     radixmlp::gather_rows(stream, index, ragged_rows, compact_rows);
     radixmlp::scatter_rows(stream, index, compact_rows, ragged_rows);
+    const radixmlp::CompactedBlock<float> block(index, {}, {});
+    static_cast<void>(block.expand(stream, block.select(stream, ragged_rows, compact_rows), ragged_rows));
   } catch (const radixmlp::Error&) {
     return !gpu;
   }
