@@ -89,10 +89,10 @@ class PrefixTrie {
       return status;
     }
     const std::size_t bytes = index_bytes(batch.rows(), batch.sequences(), options.pad_to);
-    if (Status status = reserve(batch.sequences(), bytes); !status.ok()) {
+    if (Status status = reserve(batch, bytes); !status.ok()) {
       return status;
     }
-    index = build_maps(detail::RowIdentity(batch), batch.cu_seqlens, options, maps_.data());
+    index = build_maps(batch, options, maps_.data());
     return {};
   }
 
@@ -112,10 +112,10 @@ class PrefixTrie {
       return detail::invalid_batch("memory", -1, static_cast<std::int64_t>(misaligned),
                                    "its address must be a multiple of", index_alignment);
     }
-    if (Status status = reserve(batch.sequences(), 0); !status.ok()) {
+    if (Status status = reserve(batch, 0); !status.ok()) {
       return status;
     }
-    index = build_maps(detail::RowIdentity(batch), batch.cu_seqlens, options, memory.data());
+    index = build_maps(batch, options, memory.data());
     return {};
   }
 
@@ -130,9 +130,16 @@ class PrefixTrie {
     std::int32_t parent;       // node that it hangs from
     std::int32_t first_child;  // edge, or none
     std::int32_t chained;      // next edge in its hash chain, or none
+    std::uint32_t tag;         // bits of its hash that do not choose the chain
     bool branches;             // it has children beside the first: they are in the hash table
 
     [[nodiscard]] std::int32_t node() const noexcept { return first_row + length - 1; }
+  };
+
+  // An edge on the way to the end of the last sequence, and how many rows of the sequence lie above it.
+  struct Step {
+    std::int32_t edge;
+    std::int32_t depth;
   };
 
   template <TokenId Token>
@@ -149,21 +156,41 @@ class PrefixTrie {
     return {};
   }
 
-  // A sequence adds at most a root, its own edge and the lower half of an edge that it splits; two of them are hashed.
-  [[nodiscard]] Status reserve(std::int64_t sequences, std::size_t map_bytes) noexcept {
-    const std::size_t edges = (3 * static_cast<std::size_t>(sequences) + 1) * sizeof(Edge);
-    chain_count_ = std::bit_ceil(2 * static_cast<std::size_t>(sequences) + 1);
+  // A sequence adds at most its own edge and the lower half of one that it splits, and the root of its namespace; its
+  // own edge and the root can be hashed; the way down has no more steps than there are edges with rows.
+  template <TokenId Token>
+  [[nodiscard]] Status reserve(const RaggedBatch<Token>& batch, std::size_t map_bytes) noexcept {
+    const auto sequences = static_cast<std::size_t>(batch.sequences());
+    const bool one_namespace = detail::RowIdentity(batch).one_namespace();
+    const std::size_t roots = one_namespace ? 1 : sequences;
+    const std::size_t edges = (2 * sequences + roots) * sizeof(Edge);
+    const std::size_t steps = 2 * sequences * sizeof(Step);
+    chain_count_ = std::bit_ceil(one_namespace ? sequences + 1 : 2 * sequences + 1);
     const std::size_t chains = chain_count_ * sizeof(std::int32_t);
-    if (!maps_.grow_to(map_bytes) || !edge_memory_.grow_to(edges) || !chain_memory_.grow_to(chains)) {
-      return detail::out_of_memory(map_bytes + edges + chains);
+    if (!maps_.grow_to(map_bytes) || !edge_memory_.grow_to(edges) || !step_memory_.grow_to(steps) ||
+        !chain_memory_.grow_to(chains)) {
+      return detail::out_of_memory(map_bytes + edges + steps + chains);
     }
     edges_ = reinterpret_cast<Edge*>(edge_memory_.data());
+    steps_ = reinterpret_cast<Step*>(step_memory_.data());
     chains_ = reinterpret_cast<std::int32_t*>(chain_memory_.data());
     return {};
   }
 
-  [[nodiscard]] PrefixIndexView build_maps(const detail::RowIdentity& rows, std::span<const std::int32_t> cu_seqlens,
-                                           BuildOptions options, std::byte* memory) noexcept {
+  template <TokenId Token>
+  [[nodiscard]] PrefixIndexView build_maps(const RaggedBatch<Token>& batch, BuildOptions options,
+                                           std::byte* memory) noexcept {
+    const detail::RowIdentity identity(batch);
+    return identity.tokens_only()
+               ? build_maps(detail::TokenRows<Token>(batch.tokens.data()), identity, batch.cu_seqlens, options, memory)
+               : build_maps(identity, identity, batch.cu_seqlens, options, memory);
+  }
+
+  // `rows` compares rows, `identity` the sequences.
+  template <class Rows>
+  [[nodiscard]] PrefixIndexView build_maps(const Rows& rows, const detail::RowIdentity& identity,
+                                           std::span<const std::int32_t> cu_seqlens, BuildOptions options,
+                                           std::byte* memory) noexcept {
     const std::int64_t sequences = static_cast<std::int64_t>(cu_seqlens.size()) - 1;
     const detail::IndexLayout layout(cu_seqlens.back(), sequences);
     const auto map = [memory](std::int64_t offset) { return reinterpret_cast<std::int32_t*>(memory + offset); };
@@ -176,7 +203,8 @@ class PrefixTrie {
     std::memset(chains_, 0xff, chain_count_ * sizeof(std::int32_t));  // none
     edge_count_ = 0;
     root_count_ = 0;
-    const std::int32_t only_root = rows.one_namespace() ? add_root(0) : none;
+    last_ = {};
+    const std::int32_t only_root = identity.one_namespace() ? add_root(0) : none;
     std::int32_t compact_rows = 0;
     std::int32_t max_seqlen = 0;
     for (std::int64_t s = 0; s < sequences; ++s) {
@@ -185,8 +213,8 @@ class PrefixTrie {
       compact_cu[s] = compact_rows;
       if (begin < end) {
         std::int32_t first_new = begin;
-        if (!rows.opted_out(s)) {
-          const std::int32_t root = only_root != none ? only_root : find_root(rows, s);
+        if (!identity.opted_out(s)) {
+          const std::int32_t root = only_root != none ? only_root : find_root(identity, s);
           first_new = walk(rows, root, begin, end, compact_rows, scatter);
         }
         detail::fill_run(scatter + first_new, end - first_new, compact_rows);
@@ -228,27 +256,46 @@ class PrefixTrie {
 
   // Follows rows begin .. end from the root and writes the compact rows of those that the trie has. Hangs the first row
   // that it does not have, and all after it, into the trie as one edge that starts at `next_row`; returns that row.
-  std::int32_t walk(const detail::RowIdentity& rows, std::int32_t root, std::int32_t begin, std::int32_t end,
-                    std::int32_t next_row, std::int32_t* scatter) noexcept {
-    std::int32_t above = root;
-    std::int32_t row = begin;
-    while (row < end) {
-      const std::int32_t first_child = edges_[above].first_child;
-      if (first_child == none) {
-        edges_[above].first_child = add_edge(row, next_row, end - row, edges_[above].node());
-        return row;
-      }
-      std::int32_t below = first_child;
-      std::int64_t matched = match(rows, below, row, end);
-      if (matched == 0) {
-        const std::uint64_t hash = rows.hash(row, hash_of_node(edges_[above].node()));
-        below = edges_[above].branches ? find_child(rows, edges_[above].node(), hash, row) : none;
-        if (below == none) {
-          edges_[above].branches = true;
-          chain(add_edge(row, next_row, end - row, edges_[above].node()), hash);
-          return row;
+  template <class Rows>
+  std::int32_t walk(const Rows& rows, std::int32_t root, std::int32_t begin, std::int32_t end, std::int32_t next_row,
+                    std::int32_t* scatter) noexcept {
+    std::int32_t row = begin + follow_last(rows, root, begin, end, scatter);
+    std::int32_t above = last_.steps == 0 ? root : steps_[last_.steps - 1].edge;
+    if (last_.steps > 0 && row < end) {
+      // The last sequence and this one part within an edge, or the last one ended there.
+      const std::int32_t passed = row - begin - steps_[last_.steps - 1].depth;
+      if (passed < edges_[above].length) {
+        const auto matched = static_cast<std::int32_t>(match(rows, above, passed, row, end));
+        detail::fill_run(scatter + row, matched, edges_[above].first_row + passed);
+        row += matched;
+        if (row < end && passed + matched < edges_[above].length) {
+          split(above, passed + matched);
         }
-        matched = match(rows, below, row, end);
+      }
+    }
+    while (row < end) {
+      const std::int32_t node = edges_[above].node();
+      std::int32_t below = edges_[above].first_child;
+      std::int64_t matched = 0;
+      if (below == none) {
+        below = edges_[above].first_child = add_edge(row, next_row, end - row, node);
+      } else {
+        matched = match(rows, below, 0, row, end);
+        if (matched == 0) {
+          const std::uint64_t hash = rows.hash(row, hash_of_node(node));
+          below = edges_[above].branches ? find_child(rows, node, hash, row) : none;
+          if (below == none) {
+            edges_[above].branches = true;
+            below = add_edge(row, next_row, end - row, node);
+            chain(below, hash);
+          } else {
+            matched = match(rows, below, 0, row, end);
+          }
+        }
+      }
+      steps_[last_.steps++] = {below, row - begin};
+      if (matched == 0) {
+        return row;
       }
       detail::fill_run(scatter + row, matched, edges_[below].first_row);
       row += static_cast<std::int32_t>(matched);
@@ -260,10 +307,35 @@ class PrefixTrie {
     return end;
   }
 
-  [[nodiscard]] std::int64_t match(const detail::RowIdentity& rows, std::int32_t edge, std::int32_t row,
+  // Neighbours in a batch share most: compares with the sequence before in one go, takes over its compact rows and the
+  // part of its way down that both have. Returns the number of rows they share.
+  template <class Rows>
+  std::int32_t follow_last(const Rows& rows, std::int32_t root, std::int32_t begin, std::int32_t end,
+                           std::int32_t* scatter) noexcept {
+    std::int32_t shared = 0;
+    if (last_.root == root) {
+      const std::int32_t rows_of_last = last_.end - last_.begin;
+      shared = static_cast<std::int32_t>(
+          rows.match(last_.begin, begin, rows_of_last < end - begin ? rows_of_last : end - begin));
+      std::memcpy(scatter + begin, scatter + last_.begin, static_cast<std::size_t>(shared) * sizeof(std::int32_t));
+    } else {
+      last_.steps = 0;
+    }
+    while (last_.steps > 0 && steps_[last_.steps - 1].depth >= shared) {
+      --last_.steps;
+    }
+    last_.root = root;
+    last_.begin = begin;
+    last_.end = end;
+    return shared;
+  }
+
+  // How many rows of the edge, behind its first `passed`, equal those from `row` on.
+  template <class Rows>
+  [[nodiscard]] std::int64_t match(const Rows& rows, std::int32_t edge, std::int32_t passed, std::int32_t row,
                                    std::int32_t end) const noexcept {
-    const std::int32_t length = edges_[edge].length;
-    return rows.match(edges_[edge].source, row, length < end - row ? length : end - row);
+    const std::int32_t length = edges_[edge].length - passed;
+    return rows.match(edges_[edge].source + passed, row, length < end - row ? length : end - row);
   }
 
   // The edge keeps its first `length` rows, and with them its place in the parent; a new edge takes the rest and the
@@ -281,7 +353,7 @@ class PrefixTrie {
 
   std::int32_t add_edge(std::int32_t source, std::int32_t first_row, std::int32_t length,
                         std::int32_t parent) noexcept {
-    edges_[edge_count_] = {source, first_row, length, parent, none, none, false};
+    edges_[edge_count_] = {source, first_row, length, parent, none, none, 0, false};
     return edge_count_++;
   }
 
@@ -290,22 +362,29 @@ class PrefixTrie {
     return add_edge(sequence, -root_count_++, 0, namespace_parent);
   }
 
-  [[nodiscard]] std::int32_t find_root(const detail::RowIdentity& rows, std::int64_t sequence) noexcept {
-    const std::uint64_t hash = rows.hash_namespace(sequence, hash_of_node(namespace_parent));
-    for (std::int32_t e = chains_[hash & (chain_count_ - 1)]; e != none; e = edges_[e].chained) {
-      if (edges_[e].parent == namespace_parent && rows.same_namespace(edges_[e].source, sequence)) {
-        return e;
-      }
+  [[nodiscard]] std::int32_t find_root(const detail::RowIdentity& identity, std::int64_t sequence) noexcept {
+    const std::uint64_t hash = identity.hash_namespace(sequence, hash_of_node(namespace_parent));
+    const std::int32_t found =
+        find(namespace_parent, hash, [&](const Edge& root) { return identity.same_namespace(root.source, sequence); });
+    if (found != none) {
+      return found;
     }
     const std::int32_t root = add_root(static_cast<std::int32_t>(sequence));
     chain(root, hash);
     return root;
   }
 
-  [[nodiscard]] std::int32_t find_child(const detail::RowIdentity& rows, std::int32_t node, std::uint64_t hash,
+  template <class Rows>
+  [[nodiscard]] std::int32_t find_child(const Rows& rows, std::int32_t node, std::uint64_t hash,
                                         std::int32_t row) const noexcept {
+    return find(node, hash, [&](const Edge& edge) { return rows.match(edge.source, row, 1) == 1; });
+  }
+
+  // The tag keeps look-ups from reading the values of edges that only share the chain.
+  template <class Equal>
+  [[nodiscard]] std::int32_t find(std::int32_t parent, std::uint64_t hash, Equal equal) const noexcept {
     for (std::int32_t e = chains_[hash & (chain_count_ - 1)]; e != none; e = edges_[e].chained) {
-      if (edges_[e].parent == node && rows.match(edges_[e].source, row, 1) == 1) {
+      if (edges_[e].tag == tag_of(hash) && edges_[e].parent == parent && equal(edges_[e])) {
         return e;
       }
     }
@@ -315,7 +394,12 @@ class PrefixTrie {
   void chain(std::int32_t edge, std::uint64_t hash) noexcept {
     std::int32_t& head = chains_[hash & (chain_count_ - 1)];
     edges_[edge].chained = head;
+    edges_[edge].tag = tag_of(hash);
     head = edge;
+  }
+
+  [[nodiscard]] static std::uint32_t tag_of(std::uint64_t hash) noexcept {
+    return static_cast<std::uint32_t>(hash >> 32);
   }
 
   [[nodiscard]] std::uint64_t hash_of_node(std::int32_t node) const noexcept {
@@ -332,12 +416,20 @@ class PrefixTrie {
 
   detail::IndexMemory maps_;
   detail::IndexMemory edge_memory_;
+  detail::IndexMemory step_memory_;
   detail::IndexMemory chain_memory_;
   Edge* edges_ = nullptr;
+  Step* steps_ = nullptr;
   std::int32_t* chains_ = nullptr;
   std::size_t chain_count_ = 0;
   std::int32_t edge_count_ = 0;
   std::int32_t root_count_ = 0;
+  struct {
+    std::int32_t root = none;
+    std::int32_t begin = 0;
+    std::int32_t end = 0;
+    std::int32_t steps = 0;
+  } last_;  // the sequence before: its ragged rows, and the steps down to its end
   std::uint64_t seed_ = fresh_seed(this);
 };
 

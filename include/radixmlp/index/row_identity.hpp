@@ -26,6 +26,49 @@ template <class T>
   return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
 }
 
+// Equal leading bytes, rounded down to whole words. The inner loop has a fixed count and no exit, so compilers
+// vectorise it for any target.
+[[nodiscard]] inline std::int64_t equal_words(const std::byte* a, const std::byte* b, std::int64_t bytes) noexcept {
+  constexpr std::int64_t word = sizeof(std::uint64_t);
+  constexpr std::int64_t words = 8;
+  std::int64_t i = 0;
+  for (; i + words * word <= bytes; i += words * word) {
+    std::uint64_t difference = 0;
+    for (std::int64_t w = 0; w < words; ++w) {
+      difference |= load<std::uint64_t>(a + i + w * word) ^ load<std::uint64_t>(b + i + w * word);
+    }
+    if (difference != 0) {
+      break;
+    }
+  }
+  while (i + word <= bytes && load<std::uint64_t>(a + i) == load<std::uint64_t>(b + i)) {
+    i += word;
+  }
+  return i;
+}
+
+// How many of n values at a, `stride` bytes apart, equal those at b, counted from the front.
+template <class T>
+[[nodiscard]] inline std::int64_t equal_values(const std::byte* a, const std::byte* b, std::int64_t n,
+                                               std::int64_t stride = sizeof(T)) noexcept {
+  if (n == 0 || load<T>(a) != load<T>(b)) {
+    return 0;  // most looks at a branch end here
+  }
+  std::int64_t i = 1;
+  if (stride == std::int64_t{sizeof(T)}) {
+    const std::int64_t bytes = equal_words(a + stride, b + stride, (n - 1) * stride);
+    i += bytes / stride;
+  }
+  while (i < n && load<T>(a + i * stride) == load<T>(b + i * stride)) {
+    ++i;
+  }
+  return i;
+}
+
+[[nodiscard]] inline std::uint64_t hash_value(std::uint64_t value, std::uint64_t seed) noexcept {
+  return mix(seed ^ value, 0x9e3779b97f4a7c15);
+}
+
 // One attribute of every row: `width` bytes, `stride` bytes apart. Values of one type are equal exactly if their bytes
 // are, so the trie is compiled once and not for every combination of integer types.
 struct Column {
@@ -37,75 +80,53 @@ struct Column {
   [[nodiscard]] const std::byte* row(std::int64_t i) const noexcept { return data + i * stride; }
 
   [[nodiscard]] std::uint64_t hash(std::int64_t i, std::uint64_t seed) const noexcept {
-    constexpr std::uint64_t factor = 0x9e3779b97f4a7c15;
     const std::byte* p = row(i);
     switch (width) {
       case 1:
-        return mix(seed ^ load<std::uint8_t>(p), factor);
+        return hash_value(load<std::uint8_t>(p), seed);
       case 2:
-        return mix(seed ^ load<std::uint16_t>(p), factor);
+        return hash_value(load<std::uint16_t>(p), seed);
       case 4:
-        return mix(seed ^ load<std::uint32_t>(p), factor);
+        return hash_value(load<std::uint32_t>(p), seed);
       case 8:
-        return mix(seed ^ load<std::uint64_t>(p), factor);
+        return hash_value(load<std::uint64_t>(p), seed);
       default:
-        return mix(mix(seed ^ load<std::uint64_t>(p), factor) ^ load<std::uint64_t>(p + 8), factor);
+        return hash_value(load<std::uint64_t>(p + 8), hash_value(load<std::uint64_t>(p), seed));
     }
   }
 
-  // How many of the n rows from a on equal the n rows from b on, counted from the front.
   [[nodiscard]] std::int64_t match(std::int64_t a, std::int64_t b, std::int64_t n) const noexcept {
     switch (width) {
       case 1:
-        return match_as<std::uint8_t>(a, b, n);
+        return equal_values<std::uint8_t>(row(a), row(b), n, stride);
       case 2:
-        return match_as<std::uint16_t>(a, b, n);
+        return equal_values<std::uint16_t>(row(a), row(b), n, stride);
       case 4:
-        return match_as<std::uint32_t>(a, b, n);
+        return equal_values<std::uint32_t>(row(a), row(b), n, stride);
       case 8:
-        return match_as<std::uint64_t>(a, b, n);
+        return equal_values<std::uint64_t>(row(a), row(b), n, stride);
       default:
-        return match_as<Key128>(a, b, n);
+        return equal_values<Key128>(row(a), row(b), n, stride);
     }
+  }
+};
+
+// Rows that are their tokens and nothing else, the common case: RowIdentity's match and hash, known at compile time.
+template <TokenId Token>
+class TokenRows {
+ public:
+  explicit TokenRows(const Token* tokens) noexcept : tokens_(tokens) {}
+
+  [[nodiscard]] std::int64_t match(std::int64_t a, std::int64_t b, std::int64_t n) const noexcept {
+    return equal_values<Token>(reinterpret_cast<const std::byte*>(tokens_ + a),
+                               reinterpret_cast<const std::byte*>(tokens_ + b), n);
+  }
+  [[nodiscard]] std::uint64_t hash(std::int64_t row, std::uint64_t seed) const noexcept {
+    return hash_value(static_cast<std::uint64_t>(tokens_[row]), seed);
   }
 
  private:
-  template <class T>
-  [[nodiscard]] std::int64_t match_as(std::int64_t a, std::int64_t b, std::int64_t n) const noexcept {
-    std::int64_t i = 0;
-    if (stride == std::int64_t{sizeof(T)}) {
-      if (n == 0 || load<T>(row(a)) != load<T>(row(b))) {
-        return 0;  // most looks at a branch end here
-      }
-      const std::int64_t bytes = n * std::int64_t{sizeof(T)};
-      i = equal_words(row(a), row(b), bytes) / std::int64_t{sizeof(T)};
-    }
-    while (i < n && load<T>(row(a + i)) == load<T>(row(b + i))) {
-      ++i;
-    }
-    return i;
-  }
-
-  // Equal leading bytes, rounded down to whole words. The inner loop has a fixed count and no exit, so compilers
-  // vectorise it for any target.
-  [[nodiscard]] static std::int64_t equal_words(const std::byte* a, const std::byte* b, std::int64_t bytes) noexcept {
-    constexpr std::int64_t word = sizeof(std::uint64_t);
-    constexpr std::int64_t words = 8;
-    std::int64_t i = 0;
-    for (; i + words * word <= bytes; i += words * word) {
-      std::uint64_t difference = 0;
-      for (std::int64_t w = 0; w < words; ++w) {
-        difference |= load<std::uint64_t>(a + i + w * word) ^ load<std::uint64_t>(b + i + w * word);
-      }
-      if (difference != 0) {
-        break;
-      }
-    }
-    while (i + word <= bytes && load<std::uint64_t>(a + i) == load<std::uint64_t>(b + i)) {
-      i += word;
-    }
-    return i;
-  }
+  const Token* tokens_;
 };
 
 // What makes two rows equal: the batch's attributes with their types erased. The batch must be valid.
@@ -130,8 +151,10 @@ class RowIdentity {
   }
 
   [[nodiscard]] bool opted_out(std::int64_t sequence) const noexcept { return opt_out_ && opt_out_[sequence] != 0; }
+  [[nodiscard]] bool tokens_only() const noexcept { return tokens_ && !token_keys_ && axes_ == 0; }
   [[nodiscard]] bool one_namespace() const noexcept { return !sequence_keys_ && !past_lengths_; }
 
+  // How many of the n rows from a on equal the n rows from b on, counted from the front.
   [[nodiscard]] std::int64_t match(std::int64_t a, std::int64_t b, std::int64_t n) const noexcept {
     if (tokens_) {
       n = tokens_.match(a, b, n);
