@@ -4,6 +4,7 @@
 
 #include <sys/wait.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -44,7 +45,7 @@ TEST_CASE("the demo finds the sample's counts and equal results") {
   CHECK(result["sequences"] == 160);
   CHECK(result["N"] == 36108);
   CHECK(result["N_prime"] == 21874);
-  CHECK(result["gamma"].get<double>() == Approx(21874.0 / 36108.0));
+  CHECK(std::abs(result["gamma"].get<double>() - 21874.0 / 36108.0) < 1e-12);
   CHECK(result["batches"] == 1);
   CHECK(result["compacted_batches"] == 1);
   CHECK(result["max_relative_difference"].get<double>() <= 1e-5);
@@ -69,11 +70,11 @@ TEST_CASE("what the demo cannot do ends with a message and exit code 2") {
     return outcome.output;
   };
   CHECK(message("/nonexistent.jsonl") == "radixmlp_demo: /nonexistent.jsonl: cannot open\n");
-  CHECK_THAT(message("--preset gpt"), Catch::Contains("unknown preset \"gpt\"; known: tiny qwen3-0.6b"));
-  CHECK_THAT(message("--layers x"), Catch::Contains("--layers takes a number from 1 on, not \"x\""));
-  CHECK_THAT(message("--layers"), Catch::Contains("--layers needs a value"));
-  CHECK_THAT(message("--wrong 1"), Catch::Contains("unknown: --wrong 1"));
-  CHECK_THAT(message("a b"), Catch::Contains("one file at a time: a, b"));
-  CHECK_THAT(message("--preset tiny --repeat 1 --json /nonexistent/x.json"), Catch::Contains("cannot write"));
+  CHECK(message("--preset gpt").find("unknown preset \"gpt\"; known: tiny qwen3-0.6b") != std::string::npos);
+  CHECK(message("--layers x").find("--layers takes a number from 1 on, not \"x\"") != std::string::npos);
+  CHECK(message("--layers").find("--layers needs a value") != std::string::npos);
+  CHECK(message("--wrong 1").find("unknown: --wrong 1") != std::string::npos);
+  CHECK(message("a b").find("one file at a time: a, b") != std::string::npos);
+  CHECK(message("--preset tiny --repeat 1 --json /nonexistent/x.json").find("cannot write") != std::string::npos);
   CHECK(run_demo("--help").exit_code == 0);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "engine/cpu_engine.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <thread>
@@ -165,10 +166,12 @@ TEST_CASE("attention equals a full softmax in double at the edges of its tiles")
   }
 }
 
-TEST_CASE("the exponential is exact to 1e-6 and never negative or NaN") {
-  for (float x = 0; x > -86; x -= 0.0137F) {
-    CHECK(exp_of_nonpositive(x) == Approx(std::exp(double{x})).epsilon(1e-6));
+TEST_CASE("the exponential is exact to 2 ulp and never negative or NaN") {
+  double error = 0;
+  for (float x = 0; x > -86; x -= 0.00137F) {
+    error = std::max(error, std::abs(double{exp_of_nonpositive(x)} / std::exp(double{x}) - 1));
   }
+  CHECK(error <= 0x1p-22);
   CHECK(exp_of_nonpositive(0) == 1.0F);
   CHECK(exp_of_nonpositive(-1e30F) < 1e-37F);
   CHECK(exp_of_nonpositive(-HUGE_VALF) >= 0);
