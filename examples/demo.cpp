@@ -3,12 +3,15 @@
 // Runs decoder layers on the CPU with and without compaction. Everything that compaction takes is in `forward`; the
 // engine (engine/cpu_engine.hpp) does not know of it.
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -74,6 +77,7 @@ class Demo {
     const radixmlp::PrefixIndexView index = trie_.build(batch.ragged());
     const radixmlp::CompactionPolicy never{.max_ratio = 0};
     const radixmlp::CompactionPolicy policy{.max_ratio = options.max_ratio};
+    check_memory(index, policy);
     Activations ragged(config_, index, never);
     Activations compact(config_, index, policy);
     const Block block_without(index, config_.widths(), ragged.workspace(), never);
@@ -100,6 +104,20 @@ class Demo {
   }
 
  private:
+  // A batch that does not fit ends with advice, not with the system's out-of-memory killer.
+  void check_memory(const radixmlp::PrefixIndexView& index, radixmlp::CompactionPolicy policy) const {
+    const std::size_t hidden = static_cast<std::size_t>(index.ragged_rows * config_.hidden) * sizeof(float);
+    const std::size_t needed = 2 * hidden + Block::workspace_bytes(config_.widths(), index, {.max_ratio = 0}) +
+                               Block::workspace_bytes(config_.widths(), index, policy);
+    const auto present =
+        static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGE_SIZE));
+    if (needed > present) {
+      throw std::runtime_error("a batch of " + std::to_string(index.ragged_rows) + " tokens needs " +
+                               std::to_string(needed >> 30) +
+                               " GiB, more than this machine has; split the file with --batch-tokens N");
+    }
+  }
+
   // Token ids in, the hidden states of all N rows out.
   std::span<const float> forward(const Block& block, const TokenBatch& batch, Activations& memory, PassTime& time) {
     const auto start = std::chrono::steady_clock::now();

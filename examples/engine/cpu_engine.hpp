@@ -23,7 +23,7 @@ class CpuEngine {
         pool_(pool),
         attention_tile_(config),
         rotations_(rope_rotations(config, max_positions)),
-        scratch_floats_(std::max(chunk_rows * (config.hidden + 2 * config.intermediate),  //
+        scratch_floats_(std::max(max_chunk_rows * (config.hidden + 2 * config.intermediate),  //
                                  attention_tile_.scratch_floats())),
         scratch_(static_cast<std::size_t>(scratch_floats_ * pool.threads())) {
     keep_blas_single_threaded();
@@ -66,7 +66,7 @@ class CpuEngine {
     constexpr std::int64_t tile = AttentionTile::query_rows;
     std::vector<std::int64_t> first_tile{0};  // of each sequence
     for (std::size_t s = 1; s < call.cu_seqlens.size(); ++s) {
-      first_tile.push_back(first_tile.back() + (call.cu_seqlens[s] - call.cu_seqlens[s - 1] + tile - 1) / tile);
+      first_tile.push_back(first_tile.back() + divided_up(call.cu_seqlens[s] - call.cu_seqlens[s - 1], tile));
     }
     for_each(first_tile.back() * config_.kv_heads, [&](std::int64_t task, float* scratch) {
       const std::int64_t t = task / config_.kv_heads;
@@ -96,9 +96,10 @@ class CpuEngine {
   }
 
  private:
-  // Large enough that packing the weights costs a matrix product little, small enough that a chunk's scratch stays in
-  // the cache.
-  static constexpr std::int64_t chunk_rows = 256;
+  // Large enough that packing the weights costs a matrix product little, small enough to keep the scratch small.
+  static constexpr std::int64_t max_chunk_rows = 512;
+
+  [[nodiscard]] static std::int64_t divided_up(std::int64_t a, std::int64_t b) noexcept { return (a + b - 1) / b; }
 
   template <class T>
   [[nodiscard]] static radixmlp::RowView<T> chunk(const radixmlp::RowView<T>& all, std::int64_t first,
@@ -118,11 +119,14 @@ class CpuEngine {
     });
   }
 
+  // f(first, rows, scratch) for chunks of equal size, as many for every thread.
   template <class F>
-  void for_each_chunk(std::int64_t rows, F&& f) {
-    for_each((rows + chunk_rows - 1) / chunk_rows, [&](std::int64_t task, float* scratch) {
+  void for_each_chunk(std::int64_t all_rows, F&& f) {
+    const std::int64_t rounds = std::max<std::int64_t>(divided_up(all_rows, max_chunk_rows * pool_.threads()), 1);
+    const std::int64_t chunk_rows = std::max<std::int64_t>(divided_up(all_rows, rounds * pool_.threads()), 1);
+    for_each(divided_up(all_rows, chunk_rows), [&](std::int64_t task, float* scratch) {
       const std::int64_t first = task * chunk_rows;
-      f(first, std::min(chunk_rows, rows - first), scratch);
+      f(first, std::min(chunk_rows, all_rows - first), scratch);
     });
   }
 
