@@ -57,6 +57,7 @@ struct RandomMaps {
     PrefixIndexView index = like;
     index.gather = gather;
     index.scatter = scatter;
+    index.compact_cu = {};
     index.padded_rows = index.compact_rows;
     return index;
   }

@@ -287,6 +287,34 @@ TEST_CASE("scatter after gather of trie rows gives back every row of a real tens
   }
 }
 
+TEST_CASE("maps that no trie made: any order, any repetition") {
+  if (skip_without(Backend::present(), "CUDA device"))
+    return;
+  constexpr std::int32_t ragged = 9, compact = 6;
+  typename Backend::template Array<std::int32_t> gather(std::vector<std::int32_t>{8, 0, 3, 3, 1, 2});
+  typename Backend::template Array<std::int32_t> scatter(std::vector<std::int32_t>{5, 5, 0, 1, 2, 4, 3, 3, 0});
+  PrefixIndexView index;
+  index.gather = {gather.data(), compact};
+  index.scatter = {scatter.data(), ragged};
+  index.ragged_rows = ragged;
+  index.compact_rows = index.padded_rows = compact;
+  const auto values = random_values<Fp32>(ragged * 5, 3);
+  Backend backend;
+  typename Backend::template Array<Fp32> source(values), gathered(values), scattered(values);
+  gather_rows(backend.where(), index, RowView<const Fp32>(source.data(), ragged, 5),
+              RowView<Fp32>(gathered.data(), ragged, 5));
+  scatter_rows(backend.where(), index, RowView<const Fp32>(source.data(), ragged, 5),
+               RowView<Fp32>(scattered.data(), ragged, 5));
+  backend.synchronize();
+  const auto check = [&](const std::vector<Fp32>& moved, const std::vector<std::int32_t>& map) {
+    for (std::size_t i = 0; i < map.size(); ++i) {
+      CHECK(std::memcmp(&moved[i * 5], &values[static_cast<std::size_t>(map[i]) * 5], 5 * sizeof(Fp32)) == 0);
+    }
+  };
+  check(gathered.download(), gather.download());
+  check(scattered.download(), scatter.download());
+}
+
 TEST_CASE("views that do not fit are refused by name, number and value before any row is written") {
   if (skip_without(Backend::present(), "CUDA device"))
     return;

@@ -16,24 +16,31 @@ namespace radixmlp::inline v0 {
 // caller's, or a copy of it on a device (see `relocated`). The counts are host values in either case.
 //
 // Compact rows are numbered in order of first appearance, so the rows that a sequence brings anew are one run in
-// both layouts: compact_cu[s] .. compact_cu[s+1] are the last rows of sequence s.
+// both layouts: compact_cu[s] .. compact_cu[s+1] are the last rows of sequence s. Maps that were not made by the trie
+// can be moved along too if compact_cu is left empty.
 struct PrefixIndexView {
-  std::span<const std::int32_t> gather;      // [padded_rows]: compact[j] = ragged[gather[j]]; 0 from compact_rows on
-  std::span<const std::int32_t> scatter;     // [N]: ragged[i] = compact[scatter[i]]
-  std::span<const std::int32_t> compact_cu;  // [B+1]: offsets of each sequence's new rows in compact space
-  std::span<const std::int32_t> ragged_cu;   // [B+1]: the batch's cu_seqlens
-  std::span<const std::int32_t> parent;      // [N']: compact row before this one in its sequences; -1 at a first row
-  std::span<const std::int32_t> last_rows;   // [B]: compact row of a sequence's last token; -1 if it is empty
-  std::int32_t ragged_rows = 0;              // N
-  std::int32_t compact_rows = 0;             // N'
-  std::int32_t padded_rows = 0;              // N' rounded up to a multiple of BuildOptions::pad_to
-  std::int32_t max_seqlen = 0;               // longest sequence
-  std::span<const std::byte> block;          // the memory that all maps lie in
+  std::span<const std::int32_t> gather = {};   // [padded_rows]: compact[j] = ragged[gather[j]]; 0 from compact_rows on
+  std::span<const std::int32_t> scatter = {};  // [N]: ragged[i] = compact[scatter[i]]
+  std::span<const std::int32_t> compact_cu = {};  // [B+1]: offsets of each sequence's new rows in compact space
+  std::span<const std::int32_t> ragged_cu = {};   // [B+1]: the batch's cu_seqlens
+  std::span<const std::int32_t> parent = {};  // [N']: compact row before this one in its sequences; -1 at a first row
+  std::span<const std::int32_t> last_rows = {};  // [B]: compact row of a sequence's last token; -1 if it is empty
+  std::int32_t ragged_rows = 0;                  // N
+  std::int32_t compact_rows = 0;                 // N'
+  std::int32_t padded_rows = 0;                  // N' rounded up to a multiple of BuildOptions::pad_to
+  std::int32_t max_seqlen = 0;                   // longest sequence
+  std::span<const std::byte> block = {};         // the memory that all maps lie in
 
   [[nodiscard]] std::int32_t sequences() const noexcept { return static_cast<std::int32_t>(last_rows.size()); }
 
   // gamma = N'/N before padding, the share of position-wise work that is left; 1 for a batch without rows.
   [[nodiscard]] double ratio() const noexcept { return ragged_rows == 0 ? 1.0 : double(compact_rows) / ragged_rows; }
+
+  // Rows of sequence s that an earlier sequence has too; they come first.
+  [[nodiscard]] std::int32_t shared_rows(std::int32_t s) const noexcept {
+    const auto at = static_cast<std::size_t>(s);
+    return ragged_cu[at + 1] - ragged_cu[at] - (compact_cu[at + 1] - compact_cu[at]);
+  }
 
   // The same view after its block has been copied to `base` (on a device, or on another rank).
   [[nodiscard]] PrefixIndexView relocated(const void* base) const noexcept {

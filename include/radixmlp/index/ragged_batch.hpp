@@ -70,7 +70,8 @@ class PositionSpan {
         token_stride_(token_stride),
         axis_stride_(axis_stride),
         axes_(axes),
-        element_bytes_(sizeof(typename decltype(std::span(values))::value_type)) {}
+        element_bytes_(sizeof(typename decltype(std::span(values))::value_type)),
+        is_signed_(std::is_signed_v<typename decltype(std::span(values))::value_type>) {}
 
   [[nodiscard]] const void* data() const noexcept { return data_; }
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
@@ -79,6 +80,7 @@ class PositionSpan {
   [[nodiscard]] std::int64_t token_stride() const noexcept { return token_stride_; }
   [[nodiscard]] std::int64_t axis_stride() const noexcept { return axis_stride_; }
   [[nodiscard]] std::int32_t element_bytes() const noexcept { return element_bytes_; }
+  [[nodiscard]] bool is_signed() const noexcept { return is_signed_; }
 
  private:
   const void* data_ = nullptr;
@@ -87,6 +89,7 @@ class PositionSpan {
   std::int64_t axis_stride_ = 0;
   std::int32_t axes_ = 1;
   std::int32_t element_bytes_ = 0;
+  bool is_signed_ = false;
 };
 
 template <class T>
@@ -98,11 +101,11 @@ concept TokenId = std::same_as<T, std::int32_t> || std::same_as<T, std::uint32_t
 // all rows before them in their sequences agree in token, positions on all axes, and token key.
 template <TokenId Token>
 struct RaggedBatch {
-  std::span<const Token> tokens;             // [N]; may be absent where token_keys identify every row
-  std::span<const std::int32_t> cu_seqlens;  // [B+1]: sequence s is rows cu_seqlens[s] .. cu_seqlens[s+1]
-  PositionSpan positions = {};               // [N] on each axis
-  KeySpan token_keys = {};                   // [N]: what a token stands for beside its id (image content, embedding)
-  KeySpan sequence_keys = {};                // [B]: namespace of a sequence (adapter, tenant, identity of its past)
+  std::span<const Token> tokens = {};             // [N]; may be absent where token_keys identify every row
+  std::span<const std::int32_t> cu_seqlens = {};  // [B+1]: sequence s is rows cu_seqlens[s] .. cu_seqlens[s+1]
+  PositionSpan positions = {};                    // [N] on each axis
+  KeySpan token_keys = {};     // [N]: what a token stands for beside its id (image content, embedding)
+  KeySpan sequence_keys = {};  // [B]: namespace of a sequence (adapter, tenant, identity of its past)
   std::span<const std::int32_t> past_lengths = {};  // [B]: rows that are already in the engine's KV cache
   std::span<const std::uint8_t> opt_out = {};       // [B]: nonzero: this sequence shares with no other
 

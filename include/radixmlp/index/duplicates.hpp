@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+#include "radixmlp/index/prefix_index.hpp"
+
+namespace radixmlp::inline v0 {
+
+// Lists of integers, one for each compact row: list j is values[offsets[j]] .. values[offsets[j + 1]]. Host memory of
+// the caller's.
+struct RowLists {
+  std::span<const std::int32_t> offsets;  // [N'+1]
+  std::span<const std::int32_t> values;   // [N]
+
+  [[nodiscard]] std::span<const std::int32_t> of(std::int32_t row) const noexcept {
+    const auto j = static_cast<std::size_t>(row);
+    return values.subspan(static_cast<std::size_t>(offsets[j]), static_cast<std::size_t>(offsets[j + 1] - offsets[j]));
+  }
+};
+
+}  // namespace radixmlp::inline v0
+
+namespace radixmlp::inline v0::inline RADIXMLP_MODE {
+
+// int32 entries of memory that the lists of an index need.
+[[nodiscard]] inline std::size_t row_lists_entries(const PrefixIndexView& index) noexcept {
+  return static_cast<std::size_t>(index.compact_rows) + 1 + static_cast<std::size_t>(index.ragged_rows);
+}
+
+namespace detail {
+
+inline void check_entries(const char* argument, std::size_t size, std::size_t needed) {
+  if (size < needed) {
+    raise(invalid_batch(argument, -1, static_cast<std::int64_t>(size), "its size must be at least",
+                        static_cast<std::int64_t>(needed)));
+  }
+}
+
+// Counting sort of the ragged rows by their compact row; value(s, i) is what row i of sequence s puts into its list.
+template <class Value>
+[[nodiscard]] RowLists make_row_lists(const PrefixIndexView& index, std::span<std::int32_t> memory, Value value) {
+  check_entries("memory", memory.size(), row_lists_entries(index));
+  const auto rows = static_cast<std::size_t>(index.compact_rows);
+  const std::span<std::int32_t> offsets = memory.first(rows + 1);
+  const std::span<std::int32_t> values = memory.subspan(rows + 1, static_cast<std::size_t>(index.ragged_rows));
+  std::memset(offsets.data(), 0, offsets.size_bytes());
+  // Counts one place late, so that offsets[j] ends as the start of list j once the filling below has moved it on.
+  for (const std::int32_t row : index.scatter) {
+    if (static_cast<std::size_t>(row) + 2 <= rows) {
+      ++offsets[static_cast<std::size_t>(row) + 2];
+    }
+  }
+  for (std::size_t j = 1; j <= rows; ++j) {
+    offsets[j] += offsets[j - 1];
+  }
+  for (std::int32_t s = 0; s < index.sequences(); ++s) {
+    const auto at = static_cast<std::size_t>(s);
+    for (std::int32_t i = index.ragged_cu[at]; i < index.ragged_cu[at + 1]; ++i) {
+      const auto row = static_cast<std::size_t>(index.scatter[static_cast<std::size_t>(i)]);
+      values[static_cast<std::size_t>(offsets[row + 1]++)] = value(s, i);
+    }
+  }
+  return {offsets, values};
+}
+
+}  // namespace detail
+
+// The inverse of `scatter`: for each compact row the ragged rows that are equal to it, rising; the first of them is
+// gather[j]. O(N), no allocation. Throws InvalidBatch where `memory` is below row_lists_entries(index).
+[[nodiscard]] inline RowLists duplicates(const PrefixIndexView& index, std::span<std::int32_t> memory) {
+  return detail::make_row_lists(index, memory, [](std::int32_t, std::int32_t row) { return row; });
+}
+
+// For each compact row the sequences that it is part of, rising. A sequence has a row at most once, so the lists are as
+// long as those of `duplicates`. O(N), no allocation, the same memory.
+[[nodiscard]] inline RowLists row_sequences(const PrefixIndexView& index, std::span<std::int32_t> memory) {
+  return detail::make_row_lists(index, memory, [](std::int32_t sequence, std::int32_t) { return sequence; });
+}
+
+// out[j] = number of ragged rows that compact row j stands for: the weight of its loss or of its expert load. [N'] or
+// longer; entries behind N' are not touched. O(N), no allocation.
+inline void multiplicities(const PrefixIndexView& index, std::span<std::int32_t> out) {
+  detail::check_entries("out", out.size(), static_cast<std::size_t>(index.compact_rows));
+  std::memset(out.data(), 0, static_cast<std::size_t>(index.compact_rows) * sizeof(std::int32_t));
+  for (const std::int32_t row : index.scatter) {
+    ++out[static_cast<std::size_t>(row)];
+  }
+}
+
+}  // namespace radixmlp::inline v0::inline RADIXMLP_MODE
