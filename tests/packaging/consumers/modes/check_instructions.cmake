@@ -1,9 +1,10 @@
-# No AVX instruction in the plain unit; and none in a function of the wide unit that the plain one may be given instead of
-# its own: those of radixmlp whose name does not carry the mode.
+# No AVX instruction in the plain unit; and none in a function of the wide unit that the plain one may be given instead
+# of its own: those of radixmlp whose name does not carry the mode.
 
 # Functions of an object that use AVX: a register ymm or zmm, or a mnemonic that starts with v.
 function(avx_functions object out)
-  execute_process(COMMAND "${OBJDUMP}" -d --no-show-raw-insn "${object}" OUTPUT_VARIABLE text COMMAND_ERROR_IS_FATAL ANY)
+  execute_process(COMMAND "${OBJDUMP}" -d --no-show-raw-insn "${object}" OUTPUT_VARIABLE text
+                  COMMAND_ERROR_IS_FATAL ANY)
   string(REPLACE ";" "," text "${text}")
   string(REPLACE "\n\n" ";" functions "${text}")
   set(found "")
