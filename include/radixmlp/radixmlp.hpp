@@ -9,6 +9,7 @@
 #include "radixmlp/block/compacted_block.hpp"
 #include "radixmlp/block/compaction_policy.hpp"
 #include "radixmlp/error.hpp"
+#include "radixmlp/executor.hpp"
 #include "radixmlp/index/compact_inputs.hpp"
 #include "radixmlp/index/duplicates.hpp"
 #include "radixmlp/index/index_stats.hpp"

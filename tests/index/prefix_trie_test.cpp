@@ -10,6 +10,7 @@
 
 #include "support/batch_spec.hpp"
 #include "support/catch.hpp"
+#include "support/host_backend.hpp"
 
 using namespace radixmlp_test;
 using radixmlp::Key128;
@@ -29,6 +30,16 @@ std::int32_t compact_rows(const BatchSpec& spec) {
   return view.compact_rows;
 }
 
+// Tasks from the last to the first, so that nothing may depend on the order of chunks.
+struct BackwardExecutor {
+  template <class F>
+  void parallel_for(std::int64_t n, F&& f) const {
+    for (std::int64_t i = n; i-- > 0;) {
+      f(i);
+    }
+  }
+};
+
 // Builds the spec with the given types and compares all fields with the oracle.
 template <class Token, class Position, class Key>
 std::string build_difference(PrefixTrie& trie, const BatchSpec& spec, const OracleIndex& expected) {
@@ -39,6 +50,7 @@ std::string build_difference(PrefixTrie& trie, const BatchSpec& spec, const Orac
     }
     const TypedBatch<Token, Position, Key> typed(spec, order);
     differing += difference(trie.build(typed.batch(), {.pad_to = spec.pad_to}), expected, spec);
+    differing += difference(trie.build(typed.batch(), {.pad_to = spec.pad_to}, BackwardExecutor{}), expected, spec);
   }
   return differing;
 }
@@ -159,6 +171,53 @@ TEST_CASE("all fields equal the oracle of whole prefixes on random batches") {
     REQUIRE(build_difference<std::uint32_t, std::int64_t, std::uint64_t>(trie, low, expected_low) == "");
     REQUIRE(build_difference<std::int64_t, std::uint8_t, Key128>(trie, spec, expected) == "");
     REQUIRE(build_difference<std::int32_t, std::int16_t, std::uint64_t>(trie, low, expected_low) == "");
+  }
+}
+
+TEST_CASE("a parallel build gives the same index") {
+  RandomBatches random(99);
+  PrefixTrie trie;
+  for (int round = 0; round < 60; ++round) {
+    // Many random batches in one, so that there are chunks of every kind: shared, opted out, empty, in other
+    // namespaces.
+    BatchSpec spec;
+    const bool keyed = random.below(2) == 0;
+    while (spec.rows() < 70'000) {
+      const BatchSpec more = random.next();
+      if (more.tokens.empty()) {
+        continue;
+      }
+      for (std::size_t repeat = 0; repeat <= random.below(40); ++repeat) {
+        for (std::size_t s = 0; s < more.sequences(); ++s) {
+          spec.tokens.insert(spec.tokens.end(), more.tokens.begin() + more.cu_seqlens[s],
+                             more.tokens.begin() + more.cu_seqlens[s + 1]);
+          spec.cu_seqlens.push_back(static_cast<std::int32_t>(spec.tokens.size()));
+          spec.opt_out.push_back(random.below(10) == 0 ? 1 : 0);
+          if (keyed) {
+            spec.sequence_keys.push_back({random.below(20) == 0 ? 1U : 0U, 0});
+          }
+        }
+      }
+    }
+    if (random.below(2) == 0) {
+      spec.opt_out.clear();
+    }
+    const TypedBatch<std::int32_t> typed(spec);
+    const PrefixIndex expected(trie.build(typed.batch(), {.pad_to = 8}));
+    const PrefixIndexView backward = trie.build(typed.batch(), {.pad_to = 8}, BackwardExecutor{});
+    CAPTURE(round);
+    REQUIRE(backward.compact_rows == expected.view().compact_rows);
+    REQUIRE(backward.max_seqlen == expected.view().max_seqlen);
+    REQUIRE(to_vector(backward.scatter) == to_vector(expected.view().scatter));
+    REQUIRE(to_vector(backward.gather) == to_vector(expected.view().gather));
+    REQUIRE(to_vector(backward.parent) == to_vector(expected.view().parent));
+    REQUIRE(to_vector(backward.last_rows) == to_vector(expected.view().last_rows));
+    REQUIRE(to_vector(backward.compact_cu) == to_vector(expected.view().compact_cu));
+    const PrefixIndexView threads = trie.build(typed.batch(), {.pad_to = 8}, TwoThreads{});
+    REQUIRE(to_vector(threads.scatter) == to_vector(expected.view().scatter));
+    REQUIRE(to_vector(threads.gather) == to_vector(expected.view().gather));
+    REQUIRE(to_vector(threads.parent) == to_vector(expected.view().parent));
+    REQUIRE(to_vector(threads.last_rows) == to_vector(expected.view().last_rows));
   }
 }
 

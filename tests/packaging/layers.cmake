@@ -6,7 +6,7 @@
 set(layers
     "^radixmlp/version\\.hpp$"
     "^radixmlp/config\\.hpp$"
-    "^radixmlp/(cuda_)?error\\.(hpp|cuh)$"
+    "^radixmlp/(executor|(cuda_)?error)\\.(hpp|cuh)$"
     "^radixmlp/index/"
     "^radixmlp/rows/"
     "^radixmlp/block/"
