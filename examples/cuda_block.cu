@@ -143,7 +143,7 @@ class Demo {
     BatchResult result;
     RowView<T> expected, actual;
     measure_in_turn(
-        options.repeat, [&] { return forward(block_without, tokens, positions, ragged, expected); },
+        1, options.repeat, [&] { return forward(block_without, tokens, positions, ragged, expected); },
         [&] { return forward(block_with, tokens, positions, compact, actual); }, result);
     result.sequences = index.sequences();
     result.ragged_rows = index.ragged_rows;

@@ -88,10 +88,10 @@ class Demo {
 
     BatchResult result;
     std::span<const float> expected, actual;
-    PassTime time;
+    // Nothing to warm up: all memory has been written when it was zeroed.
     measure_in_turn(
-        options.repeat, [&] { return expected = forward(block_without, batch, ragged, time), time; },
-        [&] { return actual = forward(block_with, batch, compact, time), time; }, result);
+        0, options.repeat, [&] { return forward(block_without, batch, ragged, expected); },
+        [&] { return forward(block_with, batch, compact, actual); }, result);
     result.sequences = index.sequences();
     result.ragged_rows = index.ragged_rows;
     result.compact_rows = index.compact_rows;
@@ -118,10 +118,10 @@ class Demo {
     }
   }
 
-  // Token ids in, the hidden states of all N rows out.
-  std::span<const float> forward(const Block& block, const TokenBatch& batch, Activations& memory, PassTime& time) {
+  // Token ids in, the hidden states of all N rows out, in `output`.
+  PassTime forward(const Block& block, const TokenBatch& batch, Activations& memory, std::span<const float>& output) {
     const auto start = std::chrono::steady_clock::now();
-    time.attention = 0;
+    PassTime time;
 
     const auto rows = static_cast<std::int64_t>(batch.tokens.size());
     const RowView<const std::int32_t> all_tokens(batch.tokens.data(), rows, 1);
@@ -145,10 +145,11 @@ class Demo {
     }
     // After the last layer the workspace is free, so the rows of all tokens go there.
     const RowView<float> storage(reinterpret_cast<float*>(memory.workspace().data()), rows, config_.hidden);
-    const RowView<float> output = block.expand(pool_, hidden, storage);
+    const RowView<float> expanded = block.expand(pool_, hidden, storage);
+    output = {expanded.data(), static_cast<std::size_t>(rows * config_.hidden)};
 
     time.total = seconds_since(start);
-    return {output.data(), static_cast<std::size_t>(rows * config_.hidden)};
+    return time;
   }
 
   ModelConfig config_;
@@ -162,7 +163,7 @@ class Demo {
 
 int main(int argc, char** argv) {
   try {
-    const DemoOptions options = parse_options(argc, argv, 2);
+    const DemoOptions options = parse_options(argc, argv, 3);
     const ModelConfig& config = find_preset(options.preset);
     const std::vector<TokenBatch> batches = read_token_file(options.file, options.batch_tokens);
     const auto cores = static_cast<std::int64_t>(std::thread::hardware_concurrency());

@@ -23,7 +23,7 @@ and without compaction, and compares time and results. Without FILE: the sample 
 
   --preset NAME       tiny, qwen3-0.6b, qwen3-4b or qwen3-8b (default qwen3-0.6b)
   --layers N          decoder layers (default 1)
-  --repeat N          measured rounds after one to warm up (default %lld)
+  --repeat N          measured rounds, of which medians are shown (default %lld)
   --max-ratio R       policy: compact a batch if N'/N is at most R; 0 = never, 1 = always (default %g)
   --batch-tokens N    split the file, in order, into batches of at most N tokens (default: one batch)
   --threads N         threads of the CPU engine (default: one a core)
@@ -110,18 +110,21 @@ DemoOptions parse_options(int argc, char** argv, std::int64_t repeat) {
   return options;
 }
 
-void measure_in_turn(std::int64_t repeat, const std::function<PassTime()>& without,
+void measure_in_turn(std::int64_t warm_up, std::int64_t repeat, const std::function<PassTime()>& without,
                      const std::function<PassTime()>& with, BatchResult& result) {
   std::vector<PassTime> times_without, times_with;
-  for (std::int64_t round = 0; round <= repeat; ++round) {
-    times_without.push_back(without());
-    times_with.push_back(with());
-    std::fprintf(stderr, "  %s %lld of %lld: %.4g s without, %.4g s with compaction\n",
-                 round == 0 ? "warm-up" : "round", static_cast<long long>(round == 0 ? 1 : round),
-                 static_cast<long long>(round == 0 ? 1 : repeat), times_without.back().total, times_with.back().total);
+  for (std::int64_t round = 1 - warm_up; round <= repeat; ++round) {
+    const PassTime time_without = without();
+    const PassTime time_with = with();
+    const bool measured = round >= 1;
+    if (measured) {
+      times_without.push_back(time_without);
+      times_with.push_back(time_with);
+    }
+    std::fprintf(stderr, "  %s %lld of %lld: %.4g s without, %.4g s with compaction\n", measured ? "round" : "warm-up",
+                 static_cast<long long>(measured ? round : round + warm_up),
+                 static_cast<long long>(measured ? repeat : warm_up), time_without.total, time_with.total);
   }
-  times_without.erase(times_without.begin());
-  times_with.erase(times_with.begin());
   result.without.time = median(times_without);
   result.with.time = median(times_with);
 }
@@ -190,7 +193,7 @@ int report(const DemoOptions& options, const std::string& device, const std::vec
   std::printf("  predicted          %.3f = 1 / ((1 - f) + f * gamma), position-wise share of time f = %.3f\n",
               predicted, position_wise);
   std::printf("  of the prediction  %.1f %%\n", 100 * speedup / predicted);
-  std::printf("index build          %.3f ms\n", 1e3 * sum.index_seconds);
+  std::printf("index build          %.3f ms (median of ten, memory reused)\n", 1e3 * sum.index_seconds);
   std::printf("largest difference   %.3g, %.3g of the largest value: %s (limit %g)\n", sum.max_difference, relative,
               equal ? "equal" : "NOT EQUAL", tolerance);
 

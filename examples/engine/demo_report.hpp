@@ -52,8 +52,8 @@ struct BatchResult {
   double max_value = 0;
 };
 
-// Runs both ways in turn, one round to warm up and `repeat` rounds measured, and stores the medians in `result`.
-void measure_in_turn(std::int64_t repeat, const std::function<PassTime()>& without,
+// Runs both ways in turn, `warm_up` rounds unmeasured and then `repeat` rounds, and stores the medians in `result`.
+void measure_in_turn(std::int64_t warm_up, std::int64_t repeat, const std::function<PassTime()>& without,
                      const std::function<PassTime()>& with, BatchResult& result);
 
 // Seconds to build a batch's index: the median of several builds with one trie, the way an engine uses it.
