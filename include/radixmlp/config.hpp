@@ -48,6 +48,11 @@
 // Kernels and what launches them stay inside the shared object that was compiled with them.
 #define RADIXMLP_HIDDEN __attribute__((visibility("hidden")))
 
+// Never left as a function of its own. For templates that lead to a launch: their symbols could be taken from another
+// shared object, and nvcc does not hide templates over a user's local types. And for constructors in v0 that copy more
+// than a register: the linker could give a copy compiled for AVX to a translation unit without.
+#define RADIXMLP_ALWAYS_INLINE __attribute__((always_inline))
+
 // Accessors of the types in v0 that device code calls too.
 #if defined(__CUDACC__)
 #define RADIXMLP_HOST_DEVICE __host__ __device__

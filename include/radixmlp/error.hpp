@@ -47,7 +47,7 @@ struct Status {
 // Base of what the library throws. The message names the argument, the index and the value.
 class Error : public std::runtime_error {
  public:
-  explicit Error(const Status& status) : std::runtime_error(status.message()), status_(status) {}
+  RADIXMLP_ALWAYS_INLINE explicit Error(const Status& status) : std::runtime_error(status.message()), status_(status) {}
 
   [[nodiscard]] const Status& status() const noexcept { return status_; }
   [[nodiscard]] const char* argument() const noexcept { return status_.argument; }
@@ -61,19 +61,19 @@ class Error : public std::runtime_error {
 // A RaggedBatch, or an option of its index, that breaks a rule. Nothing was written.
 class InvalidBatch : public Error {
  public:
-  using Error::Error;
+  RADIXMLP_ALWAYS_INLINE explicit InvalidBatch(const Status& status) : Error(status) {}
 };
 
 // Row views or workspaces that do not fit the index or each other. Nothing was written or enqueued.
 class InvalidRows : public Error {
  public:
-  using Error::Error;
+  RADIXMLP_ALWAYS_INLINE explicit InvalidRows(const Status& status) : Error(status) {}
 };
 
 // A CUDA call returned an error: argument() is the call, value() its cudaError_t.
 class CudaError : public Error {
  public:
-  using Error::Error;
+  RADIXMLP_ALWAYS_INLINE explicit CudaError(const Status& status) : Error(status) {}
 };
 
 // Called instead of a throw in translation units built with -fno-exceptions. It must not return (it may

@@ -331,7 +331,12 @@ TEST_CASE("workspace and rows that do not fit are refused before the engine is c
   const PrefixIndexView& index = batch.index->view();
   const std::size_t bytes = CompactedBlock<float>::workspace_bytes(widths, index);
   CHECK(bytes == CompactedBlock<float>::workspace_bytes(widths, 10, 5));
-  CHECK(CompactedBlock<float>::workspace_bytes(widths, index, never) < bytes);
+  // max(1000 * 12, 900 * 6) and max(1000 * 6, 900 * 12) floats, each rounded up to 256 bytes; without compaction
+  // 1000 * 12 and 1000 * 6.
+  CHECK(CompactedBlock<float>::workspace_bytes(widths, 1000, 900) == 48128 + 43264);
+  CHECK(CompactedBlock<float>::workspace_bytes(widths, 1000, 0) == 48128 + 24064);
+  CHECK(CompactedBlock<float>::workspace_bytes(widths, index, never) ==
+        CompactedBlock<float>::workspace_bytes(widths, 10, 0));
   Workspace workspace(bytes);
   const auto refusal = [](const std::function<void()>& call) -> std::string {
     try {

@@ -41,31 +41,35 @@ struct OracleIndex {
 // The definition, word for word: a row is known by everything from the start of its sequence up to it. One map from
 // whole prefixes to rows; no trie, no run, no hash.
 inline OracleIndex oracle(const BatchSpec& spec) {
-  using Row = std::vector<std::int64_t>;
-  using Prefix = std::vector<Row>;
-  std::map<Prefix, std::int32_t> rows;
+  std::map<std::vector<std::int64_t>, std::int32_t> rows;
+  std::vector<std::int64_t> prefix;  // as many numbers for every row, so that no two prefixes look alike
+  const auto append = [&](const radixmlp::Key128& key) {
+    prefix.push_back(static_cast<std::int64_t>(key.lo));
+    prefix.push_back(static_cast<std::int64_t>(key.hi));
+  };
   OracleIndex index;
   index.compact_cu.push_back(0);
   for (std::size_t s = 0; s < spec.sequences(); ++s) {
-    const auto key = [](const radixmlp::Key128& k) {
-      return Row{static_cast<std::int64_t>(k.lo), static_cast<std::int64_t>(k.hi)};
-    };
-    Prefix prefix;
-    prefix.push_back(spec.sequence_keys.empty() ? Row{} : key(spec.sequence_keys[s]));
-    prefix.push_back(spec.past_lengths.empty() ? Row{} : Row{spec.past_lengths[s]});
     const bool alone = !spec.opt_out.empty() && spec.opt_out[s] != 0;
-    prefix.push_back(alone ? Row{static_cast<std::int64_t>(s)} : Row{});
+    prefix.assign(1, alone ? static_cast<std::int64_t>(s) : -1);
+    if (!spec.sequence_keys.empty()) {
+      append(spec.sequence_keys[s]);
+    }
+    if (!spec.past_lengths.empty()) {
+      prefix.push_back(spec.past_lengths[s]);
+    }
     std::int32_t last = -1;
     for (std::int32_t i = spec.cu_seqlens[s]; i < spec.cu_seqlens[s + 1]; ++i) {
       const auto at = static_cast<std::size_t>(i);
-      Row row = spec.token_keys.empty() ? Row{} : key(spec.token_keys[at]);
+      if (!spec.token_keys.empty()) {
+        append(spec.token_keys[at]);
+      }
       if (!spec.tokens.empty()) {
-        row.push_back(spec.tokens[at]);
+        prefix.push_back(spec.tokens[at]);
       }
       for (const auto& axis : spec.positions) {
-        row.push_back(axis[at]);
+        prefix.push_back(axis[at]);
       }
-      prefix.push_back(row);
       const auto [found, is_new] = rows.try_emplace(prefix, static_cast<std::int32_t>(index.gather.size()));
       if (is_new) {
         index.gather.push_back(i);

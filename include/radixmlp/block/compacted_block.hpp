@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -68,7 +69,9 @@ class CompactedBlock {
     return static_cast<std::size_t>(Layout(widths, ragged_rows, padded_rows).end);
   }
 
-  // Throws InvalidRows if the workspace is too small or not aligned to workspace_alignment, or a width is negative.
+  // The workspace is the block's from here to the end of the last `forward`; then the engine may use it again, as the
+  // `storage` of `expand` for one. Throws InvalidRows if the workspace is too small or not aligned to
+  // workspace_alignment, or a width is negative.
   CompactedBlock(const PrefixIndexView& index, const AttentionWidths& widths, std::span<std::byte> workspace,
                  CompactionPolicy policy = {})
       : index_(index), widths_(widths), workspace_(workspace), compacts_(policy.compacts(index)) {
@@ -95,8 +98,8 @@ class CompactedBlock {
   // A per-row input in the order of the block's rows: hidden states, positions for RoPE, adapter ids. Gathers into
   // `storage` (at least rows() rows) and returns that; not compacted, returns `ragged` itself and copies nothing.
   template <class Where, class U>
-  RowView<U> select(const Where& where, const RowView<U>& ragged,
-                    const RowView<std::remove_const_t<U>>& storage) const {
+  RADIXMLP_ALWAYS_INLINE RowView<U> select(const Where& where, const RowView<U>& ragged,
+                                           const RowView<std::remove_const_t<U>>& storage) const {
     if (!compacts_) {
       return ragged;
     }
@@ -107,7 +110,8 @@ class CompactedBlock {
   // The way back, once, after the last layer: scatters into `storage` (at least N rows) and returns that; not
   // compacted, returns `rows` itself and copies nothing.
   template <class Where, class U>
-  RowView<U> expand(const Where& where, const RowView<U>& rows, const RowView<std::remove_const_t<U>>& storage) const {
+  RADIXMLP_ALWAYS_INLINE RowView<U> expand(const Where& where, const RowView<U>& rows,
+                                           const RowView<std::remove_const_t<U>>& storage) const {
     if (!compacts_) {
       return rows;
     }
@@ -122,8 +126,8 @@ class CompactedBlock {
   // pre_attention and post_attention see rows() rows, attention sees all N. Padding rows are zero when they come from
   // the library and never reach attention. Throws InvalidRows before anything is called, and what the callables throw.
   template <class Where, class PreAttention, class Attention, class PostAttention>
-  void forward(const Where& where, const RowView<T>& hidden, PreAttention&& pre_attention, Attention&& attention,
-               PostAttention&& post_attention) const {
+  RADIXMLP_ALWAYS_INLINE void forward(const Where& where, const RowView<T>& hidden, PreAttention&& pre_attention,
+                                      Attention&& attention, PostAttention&& post_attention) const {
     static_assert(std::invocable<PreAttention&, RowView<const T>, RowView<T>, RowView<T>, RowView<T>>,
                   "radixmlp: pre_attention must be callable as "
                   "void(RowView<const T> hidden, RowView<T> q, RowView<T> k, RowView<T> v)");
@@ -138,8 +142,8 @@ class CompactedBlock {
     const RowView<T> state = hidden.first_rows(rows());
     const RowView<T> qkv = tensor(layout_.qkv, index_.ragged_rows, widths_.qkv());
     const RowView<T> out = tensor(layout_.out, index_.ragged_rows, widths_.out);
-    const RowView<T> compact_qkv = compacts_ ? tensor(layout_.compact, rows(), widths_.qkv()) : qkv;
-    const RowView<T> compact_out = compacts_ ? tensor(layout_.compact, rows(), widths_.out) : out;
+    const RowView<T> compact_qkv = compacts_ ? tensor(layout_.out, rows(), widths_.qkv()) : qkv;
+    const RowView<T> compact_out = compacts_ ? tensor(layout_.qkv, rows(), widths_.out) : out;
 
     pre_attention(RowView<const T>(state), q(compact_qkv), k(compact_qkv), v(compact_qkv));
     if (compacts_) {
@@ -154,22 +158,22 @@ class CompactedBlock {
   }
 
  private:
-  // Byte offsets of packed QKV and attention output for N rows, and of the compact rows. Compact QKV is dead once it is
-  // scattered, so the compact attention output takes its place.
+  // Byte offsets of packed QKV and of the attention output, N rows each. Compact rows take the place of what is not
+  // alive beside them: compact QKV that of the output, which attention has not written yet when QKV is scattered, and
+  // the compact output that of QKV, which attention has read when its output is gathered. So compaction adds next to no
+  // memory.
   struct Layout {
     std::int64_t qkv = 0;
     std::int64_t out = 0;
-    std::int64_t compact = 0;
     std::int64_t end = 0;
 
     Layout() = default;
     Layout(const AttentionWidths& widths, std::int64_t ragged_rows, std::int64_t padded_rows) noexcept
-        : out(after(qkv, ragged_rows, widths.qkv())),
-          compact(after(out, ragged_rows, widths.out)),
-          end(after(compact, padded_rows, widths.qkv() < widths.out ? widths.out : widths.qkv())) {}
+        : out(bytes(std::max(ragged_rows * widths.qkv(), padded_rows * widths.out))),
+          end(out + bytes(std::max(ragged_rows * widths.out, padded_rows * widths.qkv()))) {}
 
-    static std::int64_t after(std::int64_t offset, std::int64_t rows, std::int64_t width) noexcept {
-      return detail::round_up(offset + rows * width * std::int64_t{sizeof(T)}, std::int64_t{workspace_alignment});
+    static std::int64_t bytes(std::int64_t elements) noexcept {
+      return detail::round_up(elements * std::int64_t{sizeof(T)}, std::int64_t{workspace_alignment});
     }
   };
 

@@ -16,8 +16,8 @@ namespace radixmlp::inline v0::inline RADIXMLP_MODE {
 // `memory` is the caller's, at least index.block.size() bytes, aligned to index_alignment (cudaMalloc gives more).
 // The host block must not change until the copy is done; from pinned memory the call does not wait for it.
 // Throws InvalidBatch before anything is enqueued, CudaError.
-[[nodiscard]] inline PrefixIndexView copy_to_device(cudaStream_t stream, const PrefixIndexView& index,
-                                                    std::span<std::byte> memory) {
+[[nodiscard]] RADIXMLP_HIDDEN inline PrefixIndexView copy_to_device(cudaStream_t stream, const PrefixIndexView& index,
+                                                                    std::span<std::byte> memory) {
   if (memory.size() < index.block.size()) {
     detail::raise(detail::invalid_batch("memory", -1, static_cast<std::int64_t>(memory.size()),
                                         "its bytes must be at least", static_cast<std::int64_t>(index.block.size())));

@@ -40,8 +40,8 @@ template <int VectorBytes, std::int64_t RowBytes>
 inline constexpr auto* row_kernel = &copy_mapped_rows_kernel<VectorBytes, (RowBytes % VectorBytes == 0 ? RowBytes : 0)>;
 
 template <std::int64_t RowBytes>
-void launch_mapped_rows(cudaStream_t stream, std::span<const ByteRows> tensors, const std::int32_t* map,
-                        std::int64_t mapped_rows, std::int64_t rows) {
+RADIXMLP_HIDDEN void launch_mapped_rows(cudaStream_t stream, std::span<const ByteRows> tensors, const std::int32_t* map,
+                                        std::int64_t mapped_rows, std::int64_t rows) {
   static constexpr std::array kernels{row_kernel<1, RowBytes>, row_kernel<2, RowBytes>, row_kernel<4, RowBytes>,
                                       row_kernel<8, RowBytes>, row_kernel<16, RowBytes>};
   MappedRows launch{};
@@ -68,12 +68,14 @@ void launch_mapped_rows(cudaStream_t stream, std::span<const ByteRows> tensors, 
       "cudaLaunchKernel");
 }
 
+[[nodiscard]] inline bool has_no_width(const ByteRows& rows) noexcept { return rows.row_bytes == 0; }
+
 template <class... Copies>
-void enqueue_mapped_rows(cudaStream_t stream, const RowExtents& extents, const std::int32_t* map,
-                         std::int64_t mapped_rows, const Copies&... copies) {
+RADIXMLP_ALWAYS_INLINE inline void enqueue_mapped_rows(cudaStream_t stream, const RowExtents& extents,
+                                                       const std::int32_t* map, std::int64_t mapped_rows,
+                                                       const Copies&... copies) {
   auto tensors = checked_bytes(extents, copies...);
-  const auto end =
-      std::remove_if(tensors.begin(), tensors.end(), [](const ByteRows& rows) { return rows.row_bytes == 0; });
+  const auto end = std::remove_if(tensors.begin(), tensors.end(), has_no_width);
   const auto count = static_cast<std::size_t>(end - tensors.begin());
   if (extents.target_rows == 0) {
     return;
@@ -93,29 +95,33 @@ void enqueue_mapped_rows(cudaStream_t stream, const RowExtents& extents, const s
 // N' <= j < padded_rows, for every RowCopy{ragged, compact}. One launch for up to 8 tensors; returns at once, allocates
 // nothing, can be captured. Throws InvalidRows before anything is enqueued, CudaError from the launch.
 template <class... Sources, class... Targets>
-requires(sizeof...(Sources) > 0) void gather_rows(cudaStream_t stream, const PrefixIndexView& index,
-                                                  const RowCopy<Sources, Targets>&... copies) {
+RADIXMLP_ALWAYS_INLINE inline void gather_rows(cudaStream_t stream, const PrefixIndexView& index,
+                                               const RowCopy<Sources, Targets>&... copies) {
+  static_assert(sizeof...(Sources) > 0, "radixmlp: gather_rows needs a RowCopy");
   detail::enqueue_mapped_rows(stream, detail::gather_extents(index), index.gather.data(), index.compact_rows,
                               copies...);
 }
 
 // On a stream, as above: ragged[i] = compact[scatter[i]] for i < N, for every RowCopy{compact, ragged}.
 template <class... Sources, class... Targets>
-requires(sizeof...(Sources) > 0) void scatter_rows(cudaStream_t stream, const PrefixIndexView& index,
-                                                   const RowCopy<Sources, Targets>&... copies) {
+RADIXMLP_ALWAYS_INLINE inline void scatter_rows(cudaStream_t stream, const PrefixIndexView& index,
+                                                const RowCopy<Sources, Targets>&... copies) {
+  static_assert(sizeof...(Sources) > 0, "radixmlp: scatter_rows needs a RowCopy");
   detail::enqueue_mapped_rows(stream, detail::scatter_extents(index), index.scatter.data(), index.ragged_rows,
                               copies...);
 }
 
 // One tensor.
 template <class S, std::int64_t SourceWidth, class T, std::int64_t TargetWidth>
-void gather_rows(cudaStream_t stream, const PrefixIndexView& index, const RowView<S, SourceWidth>& ragged,
-                 const RowView<T, TargetWidth>& compact) {
+RADIXMLP_ALWAYS_INLINE inline void gather_rows(cudaStream_t stream, const PrefixIndexView& index,
+                                               const RowView<S, SourceWidth>& ragged,
+                                               const RowView<T, TargetWidth>& compact) {
   gather_rows(stream, index, RowCopy{ragged, compact});
 }
 template <class S, std::int64_t SourceWidth, class T, std::int64_t TargetWidth>
-void scatter_rows(cudaStream_t stream, const PrefixIndexView& index, const RowView<S, SourceWidth>& compact,
-                  const RowView<T, TargetWidth>& ragged) {
+RADIXMLP_ALWAYS_INLINE inline void scatter_rows(cudaStream_t stream, const PrefixIndexView& index,
+                                                const RowView<S, SourceWidth>& compact,
+                                                const RowView<T, TargetWidth>& ragged) {
   scatter_rows(stream, index, RowCopy{compact, ragged});
 }
 
