@@ -48,11 +48,13 @@ struct BatchResult {
   bool compacts = false;          // the policy's decision
   double index_seconds = 0;
   PassResult without, with;
+  double speedup = 1;  // median over rounds of the ratio within a round, which a machine that slows down leaves alone
   double max_difference = 0;  // between the hidden states of both ways
   double max_value = 0;
 };
 
-// Runs both ways in turn, `warm_up` rounds unmeasured and then `repeat` rounds, and stores the medians in `result`.
+// Runs both ways in turn, `warm_up` rounds unmeasured and then `repeat` rounds, and stores medians and speed-up in
+// `result`.
 void measure_in_turn(std::int64_t warm_up, std::int64_t repeat, const std::function<PassTime()>& without,
                      const std::function<PassTime()>& with, BatchResult& result);
 
