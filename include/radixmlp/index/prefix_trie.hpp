@@ -10,6 +10,7 @@
 #include <limits>
 #include <span>
 #include <type_traits>
+#include <utility>
 
 #include "radixmlp/executor.hpp"
 #include "radixmlp/index/prefix_index.hpp"
@@ -28,33 +29,40 @@ namespace radixmlp::inline v0::inline RADIXMLP_MODE {
 
 namespace detail {
 
-// out[i] = first + i. Runs are most of what a build writes. In vectors of the compilers' own language because a plain
-// loop stays scalar under g++ -O2 (4 times slower) and takes twice as long under g++ -O3; see docs/design.md.
-inline void fill_run(std::int32_t* out, std::int64_t count, std::int32_t first) noexcept {
+// Runs are most of what a build writes. Both functions go in blocks of 16 entries and may write to the end of the last
+// block where `room`, the number of entries that may be overwritten, allows: short runs then take no branch that
+// depends on their length.
+inline constexpr std::int64_t run_block = 16;
+
+// out[i] = first + i for i < count. In vectors of the compilers' own language because a plain loop stays scalar under
+// g++ -O2 (4 times slower) and takes twice as long under g++ -O3; see docs/design.md.
+inline void fill_run(std::int32_t* out, std::int64_t count, std::int32_t first, std::int64_t room) noexcept {
   using Vector = std::uint32_t __attribute__((vector_size(16)));
   constexpr std::int64_t lanes = 4;
-  if (count < lanes) {
-    for (std::int64_t i = 0; i < count; ++i) {
-      out[i] = first + static_cast<std::int32_t>(i);
-    }
-    return;
-  }
-  const Vector begin = Vector{0, 1, 2, 3} + static_cast<std::uint32_t>(first);
-  const auto store = [&](std::int64_t i, Vector vector) { std::memcpy(out + i, &vector, sizeof vector); };
-  Vector next = begin;
+  Vector next = Vector{0, 1, 2, 3} + static_cast<std::uint32_t>(first);
   std::int64_t i = 0;
-  for (; i + 4 * lanes <= count; i += 4 * lanes) {
-    store(i, next);
-    store(i + lanes, next + 4);
-    store(i + 2 * lanes, next + 8);
-    store(i + 3 * lanes, next + 12);
-    next += 16;
+  for (; i < count && i + run_block <= room; i += run_block) {
+    for (std::int64_t v = 0; v < run_block; v += lanes) {
+      std::memcpy(out + i + v, &next, sizeof next);
+      next += static_cast<std::uint32_t>(lanes);
+    }
   }
-  for (; i + lanes <= count; i += lanes) {
-    store(i, next);
-    next += 4;
+  for (; i < count; ++i) {
+    out[i] = first + static_cast<std::int32_t>(i);
   }
-  store(count - lanes, begin + static_cast<std::uint32_t>(count - lanes));  // overlaps what is there already
+}
+
+// out[i] = from[i] for i < count; `from` lies before `out`, at least `count` entries.
+inline void copy_run(std::int32_t* out, const std::int32_t* from, std::int64_t count, std::int64_t room) noexcept {
+  std::int64_t i = 0;
+  for (; i < count && i + run_block <= room; i += run_block) {
+    std::int32_t block[run_block];
+    std::memcpy(block, from + i, sizeof block);
+    std::memcpy(out + i, block, sizeof block);
+  }
+  for (; i < count; ++i) {
+    out[i] = from[i];
+  }
 }
 
 }  // namespace detail
@@ -136,7 +144,7 @@ class PrefixTrie {
     std::int32_t parent;       // node that it hangs from
     std::int32_t first_child;  // edge, or none
     std::int32_t chained;      // next edge in its hash chain, or none
-    std::uint32_t tag;         // bits of its hash that do not choose the chain
+    std::uint32_t tag;         // of its first row: two rows that differ in it are not equal
     bool branches;             // it has children beside the first: they are in the hash table
 
     [[nodiscard]] std::int32_t node() const noexcept { return first_row + length - 1; }
@@ -171,7 +179,8 @@ class PrefixTrie {
     const std::size_t roots = one_namespace ? 1 : sequences;
     const std::size_t edges = (2 * sequences + roots) * sizeof(Edge);
     const std::size_t steps = 2 * sequences * sizeof(Step);
-    chain_count_ = std::bit_ceil(one_namespace ? sequences + 1 : 2 * sequences + 1);
+    chain_count_ = std::bit_ceil(one_namespace ? sequences + 2 : 2 * sequences + 2);
+    chain_shift_ = 64 - std::countr_zero(chain_count_);
     const std::size_t chains = chain_count_ * sizeof(std::int32_t);
     if (!maps_.grow_to(map_bytes) || !edge_memory_.grow_to(edges) || !step_memory_.grow_to(steps) ||
         !chain_memory_.grow_to(chains)) {
@@ -240,17 +249,17 @@ class PrefixTrie {
     edge_count_ = 0;
     root_count_ = 0;
     last_ = {};
-    const std::int32_t only_root = identity.one_namespace() ? add_root(0) : none;
+    const std::int32_t only_root = identity.one_namespace() ? add_root(0, 0) : none;
     std::int32_t compact_rows = 0;
     std::int32_t max_seqlen = 0;
-    std::int64_t chunk = 0;
+    std::int64_t chunks_begun = 0;
     std::int64_t next_chunk = 0;
     for (std::int64_t s = 0; s < sequences; ++s) {
       const std::int32_t begin = ragged_cu[s];
       const std::int32_t end = ragged_cu[s + 1];
       const bool starts_chunk = s == next_chunk;
       while (s == next_chunk) {
-        next_chunk = chunk_begin(++chunk);
+        next_chunk = chunk_begin(++chunks_begun);
       }
       compact_cu[s] = compact_rows;
       std::int32_t first_new = begin;
@@ -264,18 +273,18 @@ class PrefixTrie {
           if (last_rows[s] == 0) {
             write_steps(scatter + begin, shared);
           }
-          first_new = walk(rows, root, begin, begin + shared, end, compact_rows, scatter);
+          first_new = walk(rows, root, begin, begin + shared, end, compact_rows, scatter, end);
         } else {
           const std::int32_t from = last_.begin;
           const std::int32_t shared = follow_last(rows, root, begin, end, unknown);
-          std::memcpy(scatter + begin, scatter + from, static_cast<std::size_t>(shared) * sizeof(std::int32_t));
-          first_new = walk(rows, root, begin, begin + shared, end, compact_rows, scatter);
+          detail::copy_run(scatter + begin, scatter + from, shared, ragged_rows - begin);
+          first_new = walk(rows, root, begin, begin + shared, end, compact_rows, scatter, ragged_rows);
         }
       } else if constexpr (is_parallel) {
         last_rows[s] = 0;
       }
       if constexpr (!is_parallel) {
-        detail::fill_run(scatter + first_new, end - first_new, compact_rows);
+        detail::fill_run(scatter + first_new, end - first_new, compact_rows, ragged_rows - first_new);
         last_rows[s] = begin < end ? scatter[end - 1] : none;
       }
       compact_rows += end - first_new;
@@ -288,25 +297,29 @@ class PrefixTrie {
         const std::int32_t begin = ragged_cu[s];
         const std::int32_t end = ragged_cu[s + 1];
         const std::int32_t count = compact_cu[s + 1] - compact_cu[s];
+        // Rows between the two were written by the walk.
         if (last_rows[s] > 0) {
-          std::memcpy(scatter + begin, scatter + ragged_cu[s - 1],
-                      static_cast<std::size_t>(last_rows[s]) * sizeof(std::int32_t));
+          detail::copy_run(scatter + begin, scatter + ragged_cu[s - 1], last_rows[s], last_rows[s]);
         }
-        detail::fill_run(scatter + end - count, count, compact_cu[s]);
+        detail::fill_run(scatter + end - count, count, compact_cu[s], count);
         last_rows[s] = begin < end ? scatter[end - 1] : none;
       });
     }
     const auto padded_rows = static_cast<std::int32_t>(detail::round_up(compact_rows, options.pad_to));
     std::int32_t* const gather = map(layout.gather);
     std::int32_t* const parent = map(layout.parent(padded_rows));
-    for_each_sequence([&](std::int64_t s) {
-      const std::int32_t first = compact_cu[s];
-      const std::int32_t count = compact_cu[s + 1] - first;
-      if (count > 0) {
-        const std::int32_t source = ragged_cu[s + 1] - count;
-        detail::fill_run(gather + first, count, source);
-        detail::fill_run(parent + first, count, first - 1);
-        parent[first] = source == ragged_cu[s] ? none : scatter[source - 1];
+    executor.parallel_for(chunks, [&](std::int64_t chunk) {
+      const std::int64_t chunk_end = chunk_begin(chunk + 1);
+      for (std::int64_t s = chunk_begin(chunk); s < chunk_end; ++s) {
+        const std::int32_t first = compact_cu[s];
+        const std::int32_t count = compact_cu[s + 1] - first;
+        if (count > 0) {
+          const std::int32_t source = ragged_cu[s + 1] - count;
+          const std::int64_t room = compact_cu[chunk_end] - first;
+          detail::fill_run(gather + first, count, source, room);
+          detail::fill_run(parent + first, count, first - 1, room);
+          parent[first] = source == ragged_cu[s] ? none : scatter[source - 1];
+        }
       }
     });
     std::memset(gather + compact_rows, 0, static_cast<std::size_t>(padded_rows - compact_rows) * sizeof(std::int32_t));
@@ -330,37 +343,46 @@ class PrefixTrie {
   // `next_row`; returns that row.
   template <class Rows>
   std::int32_t walk(const Rows& rows, std::int32_t root, std::int32_t begin, std::int32_t row, std::int32_t end,
-                    std::int32_t next_row, std::int32_t* scatter) noexcept {
+                    std::int32_t next_row, std::int32_t* scatter, std::int32_t room_end) noexcept {
     std::int32_t above = last_.steps == 0 ? root : steps_[last_.steps - 1].edge;
     if (last_.steps > 0 && row < end) {
       // The last sequence and this one part within an edge, or the last one ended there.
       const std::int32_t passed = row - begin - steps_[last_.steps - 1].depth;
       if (passed < edges_[above].length) {
         const auto matched = static_cast<std::int32_t>(match(rows, above, passed, row, end));
-        detail::fill_run(scatter + row, matched, edges_[above].first_row + passed);
+        detail::fill_run(scatter + row, matched, edges_[above].first_row + passed, room_end - row);
         row += matched;
         if (row < end && passed + matched < edges_[above].length) {
-          split(above, passed + matched);
+          split(rows, above, passed + matched);
         }
       }
     }
     while (row < end) {
       const std::int32_t node = edges_[above].node();
+      const std::uint32_t tag = rows.tag(row, seed_);
       std::int32_t below = edges_[above].first_child;
       std::int64_t matched = 0;
       if (below == none) {
-        below = edges_[above].first_child = add_edge(row, next_row, end - row, node);
+        below = edges_[above].first_child = add_edge(row, next_row, end - row, node, tag);
       } else {
-        matched = match(rows, below, 0, row, end);
+        if (edges_[below].tag == tag) {
+          matched = match(rows, below, 0, row, end);
+        }
         if (matched == 0) {
-          const std::uint64_t hash = rows.hash(row, hash_of_node(node));
-          below = edges_[above].branches ? find_child(rows, node, hash, row) : none;
+          std::int32_t& chain = chain_of(node, tag);
+          below = edges_[above].branches ? chain : none;
+          for (; below != none; below = edges_[below].chained) {
+            if (edges_[below].tag == tag && edges_[below].parent == node) {
+              matched = match(rows, below, 0, row, end);
+              if (matched > 0) {
+                break;
+              }
+            }
+          }
           if (below == none) {
             edges_[above].branches = true;
-            below = add_edge(row, next_row, end - row, node);
-            chain(below, hash);
-          } else {
-            matched = match(rows, below, 0, row, end);
+            below = add_edge(row, next_row, end - row, node, tag);
+            edges_[below].chained = std::exchange(chain, below);
           }
         }
       }
@@ -368,10 +390,10 @@ class PrefixTrie {
       if (matched == 0) {
         return row;
       }
-      detail::fill_run(scatter + row, matched, edges_[below].first_row);
+      detail::fill_run(scatter + row, matched, edges_[below].first_row, room_end - row);
       row += static_cast<std::int32_t>(matched);
       if (row < end && matched < edges_[below].length) {
-        split(below, static_cast<std::int32_t>(matched));
+        split(rows, below, static_cast<std::int32_t>(matched));
       }
       above = below;
     }
@@ -402,7 +424,8 @@ class PrefixTrie {
   void write_steps(std::int32_t* scatter, std::int32_t shared) const noexcept {
     for (std::int32_t i = 0; i < last_.steps; ++i) {
       const std::int32_t next = i + 1 < last_.steps ? steps_[i + 1].depth : shared;
-      detail::fill_run(scatter + steps_[i].depth, next - steps_[i].depth, edges_[steps_[i].edge].first_row);
+      const std::int32_t rows = next - steps_[i].depth;
+      detail::fill_run(scatter + steps_[i].depth, rows, edges_[steps_[i].edge].first_row, rows);
     }
   }
 
@@ -416,10 +439,12 @@ class PrefixTrie {
 
   // The edge keeps its first `length` rows, and with them its place in the parent; a new edge takes the rest and the
   // children. Those hang from the last row, which is the same node as before.
-  void split(std::int32_t edge, std::int32_t length) noexcept {
+  template <class Rows>
+  void split(const Rows& rows, std::int32_t edge, std::int32_t length) noexcept {
     Edge& upper = edges_[edge];
-    const std::int32_t lower =
-        add_edge(upper.source + length, upper.first_row + length, upper.length - length, upper.first_row + length - 1);
+    const std::int32_t source = upper.source + length;
+    const std::int32_t lower = add_edge(source, upper.first_row + length, upper.length - length,
+                                        upper.first_row + length - 1, rows.tag(source, seed_));
     edges_[lower].first_child = upper.first_child;
     edges_[lower].branches = upper.branches;
     upper.length = length;
@@ -427,59 +452,36 @@ class PrefixTrie {
     upper.branches = false;
   }
 
-  std::int32_t add_edge(std::int32_t source, std::int32_t first_row, std::int32_t length,
-                        std::int32_t parent) noexcept {
-    edges_[edge_count_] = {source, first_row, length, parent, none, none, 0, false};
+  std::int32_t add_edge(std::int32_t source, std::int32_t first_row, std::int32_t length, std::int32_t parent,
+                        std::uint32_t tag) noexcept {
+    edges_[edge_count_] = {source, first_row, length, parent, none, none, tag, false};
     return edge_count_++;
   }
 
   // Roots are edges without rows; their nodes are -1, -2, ..., apart from all rows.
-  std::int32_t add_root(std::int32_t sequence) noexcept {
-    return add_edge(sequence, -root_count_++, 0, namespace_parent);
+  std::int32_t add_root(std::int32_t sequence, std::uint32_t tag) noexcept {
+    return add_edge(sequence, -root_count_++, 0, namespace_parent, tag);
   }
 
   [[nodiscard]] std::int32_t find_root(const detail::RowIdentity& identity, std::int64_t sequence) noexcept {
-    const std::uint64_t hash = identity.hash_namespace(sequence, hash_of_node(namespace_parent));
-    const std::int32_t found =
-        find(namespace_parent, hash, [&](const Edge& root) { return identity.same_namespace(root.source, sequence); });
-    if (found != none) {
-      return found;
-    }
-    const std::int32_t root = add_root(static_cast<std::int32_t>(sequence));
-    chain(root, hash);
-    return root;
-  }
-
-  template <class Rows>
-  [[nodiscard]] std::int32_t find_child(const Rows& rows, std::int32_t node, std::uint64_t hash,
-                                        std::int32_t row) const noexcept {
-    return find(node, hash, [&](const Edge& edge) { return rows.match(edge.source, row, 1) == 1; });
-  }
-
-  // The tag keeps look-ups from reading the values of edges that only share the chain.
-  template <class Equal>
-  [[nodiscard]] std::int32_t find(std::int32_t parent, std::uint64_t hash, Equal equal) const noexcept {
-    for (std::int32_t e = chains_[hash & (chain_count_ - 1)]; e != none; e = edges_[e].chained) {
-      if (edges_[e].tag == tag_of(hash) && edges_[e].parent == parent && equal(edges_[e])) {
+    const std::uint32_t tag = identity.namespace_tag(sequence, seed_);
+    std::int32_t& chain = chain_of(namespace_parent, tag);
+    for (std::int32_t e = chain; e != none; e = edges_[e].chained) {
+      if (edges_[e].tag == tag && edges_[e].parent == namespace_parent &&
+          identity.same_namespace(edges_[e].source, sequence)) {
         return e;
       }
     }
-    return none;
+    const std::int32_t root = add_root(static_cast<std::int32_t>(sequence), tag);
+    edges_[root].chained = std::exchange(chain, root);
+    return root;
   }
 
-  void chain(std::int32_t edge, std::uint64_t hash) noexcept {
-    std::int32_t& head = chains_[hash & (chain_count_ - 1)];
-    edges_[edge].chained = head;
-    edges_[edge].tag = tag_of(hash);
-    head = edge;
-  }
-
-  [[nodiscard]] static std::uint32_t tag_of(std::uint64_t hash) noexcept {
-    return static_cast<std::uint32_t>(hash >> 32);
-  }
-
-  [[nodiscard]] std::uint64_t hash_of_node(std::int32_t node) const noexcept {
-    return detail::mix(seed_ ^ static_cast<std::uint32_t>(node), 0xd6e8feb86659fd93);
+  // Multiply-shift hashing (Dietzfelbinger et al. 1997): with a secret odd multiplier any two different keys share a
+  // chain with a chance of at most 2 in the number of chains, so no input makes chains long.
+  [[nodiscard]] std::int32_t& chain_of(std::int32_t node, std::uint32_t tag) noexcept {
+    const std::uint64_t key = static_cast<std::uint64_t>(static_cast<std::uint32_t>(node)) << 32 | tag;
+    return chains_[(key * (seed_ | 1)) >> chain_shift_];
   }
 
   // Secret, so that no input can be made that collides; the index does not depend on it.
@@ -498,6 +500,7 @@ class PrefixTrie {
   Step* steps_ = nullptr;
   std::int32_t* chains_ = nullptr;
   std::size_t chain_count_ = 0;
+  int chain_shift_ = 0;
   std::int32_t edge_count_ = 0;
   std::int32_t root_count_ = 0;
   struct {

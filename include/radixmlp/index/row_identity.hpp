@@ -18,31 +18,34 @@ template <class T>
   return value;
 }
 
-// Multiply and fold to 64 bits. With a secret seed the chance that two inputs share a chain is about 1 in the
-// number of chains, whatever the inputs are.
+// Multiply and fold to 64 bits.
 [[nodiscard]] inline std::uint64_t mix(std::uint64_t a, std::uint64_t b) noexcept {
   __extension__ using Wide = unsigned __int128;
   const Wide product = static_cast<Wide>(a) * b;
   return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
 }
 
-// Equal leading bytes, rounded down to whole words. The inner loop has a fixed count and no exit, so compilers
-// vectorise it for any target.
-[[nodiscard]] inline std::int64_t equal_words(const std::byte* a, const std::byte* b, std::int64_t bytes) noexcept {
+// Equal leading bytes of two arrays, up to the last whole word of them. The inner loop has a fixed count and no exit,
+// so compilers vectorise it for any target.
+[[nodiscard]] inline std::int64_t equal_bytes(const std::byte* a, const std::byte* b, std::int64_t bytes) noexcept {
+  static_assert(std::endian::native == std::endian::little, "radixmlp: hosts are little-endian");
   constexpr std::int64_t word = sizeof(std::uint64_t);
   constexpr std::int64_t words = 8;
+  const auto difference = [&](std::int64_t at) { return load<std::uint64_t>(a + at) ^ load<std::uint64_t>(b + at); };
   std::int64_t i = 0;
   for (; i + words * word <= bytes; i += words * word) {
-    std::uint64_t difference = 0;
+    std::uint64_t any = 0;
     for (std::int64_t w = 0; w < words; ++w) {
-      difference |= load<std::uint64_t>(a + i + w * word) ^ load<std::uint64_t>(b + i + w * word);
+      any |= difference(i + w * word);
     }
-    if (difference != 0) {
+    if (any != 0) {
       break;
     }
   }
-  while (i + word <= bytes && load<std::uint64_t>(a + i) == load<std::uint64_t>(b + i)) {
-    i += word;
+  for (; i + word <= bytes; i += word) {
+    if (const std::uint64_t bits = difference(i); bits != 0) {
+      return i + std::countr_zero(bits) / 8;
+    }
   }
   return i;
 }
@@ -51,13 +54,13 @@ template <class T>
 template <class T>
 [[nodiscard]] inline std::int64_t equal_values(const std::byte* a, const std::byte* b, std::int64_t n,
                                                std::int64_t stride = sizeof(T)) noexcept {
-  if (n == 0 || load<T>(a) != load<T>(b)) {
-    return 0;  // most looks at a branch end here
-  }
-  std::int64_t i = 1;
-  if (stride == std::int64_t{sizeof(T)}) {
-    const std::int64_t bytes = equal_words(a + stride, b + stride, (n - 1) * stride);
-    i += bytes / stride;
+  constexpr std::int64_t size = sizeof(T);
+  std::int64_t i = 0;
+  if (stride == size) {
+    if (n == 0 || load<T>(a) != load<T>(b)) {
+      return 0;  // most looks at a branch end here
+    }
+    i = equal_bytes(a, b, n * size) / size;
   }
   while (i < n && load<T>(a + i * stride) == load<T>(b + i * stride)) {
     ++i;
@@ -67,6 +70,10 @@ template <class T>
 
 [[nodiscard]] inline std::uint64_t hash_value(std::uint64_t value, std::uint64_t seed) noexcept {
   return mix(seed ^ value, 0x9e3779b97f4a7c15);
+}
+
+[[nodiscard]] inline std::uint32_t tag_of(std::uint64_t hash) noexcept {
+  return static_cast<std::uint32_t>(hash >> 32);
 }
 
 // One attribute of every row: `width` bytes, `stride` bytes apart. Values of one type are equal exactly if their bytes
@@ -111,7 +118,7 @@ struct Column {
   }
 };
 
-// Rows that are their tokens and nothing else, the common case: RowIdentity's match and hash, known at compile time.
+// Rows that are their tokens and nothing else, the common case: RowIdentity's match and tag, known at compile time.
 template <TokenId Token>
 class TokenRows {
  public:
@@ -121,8 +128,12 @@ class TokenRows {
     return equal_values<Token>(reinterpret_cast<const std::byte*>(tokens_ + a),
                                reinterpret_cast<const std::byte*>(tokens_ + b), n);
   }
-  [[nodiscard]] std::uint64_t hash(std::int64_t row, std::uint64_t seed) const noexcept {
-    return hash_value(static_cast<std::uint64_t>(tokens_[row]), seed);
+  [[nodiscard]] std::uint32_t tag(std::int64_t row, std::uint64_t seed) const noexcept {
+    if constexpr (sizeof(Token) == sizeof(std::uint32_t)) {
+      return static_cast<std::uint32_t>(tokens_[row]);
+    } else {
+      return tag_of(hash_value(static_cast<std::uint64_t>(tokens_[row]), seed));
+    }
   }
 
  private:
@@ -168,7 +179,8 @@ class RowIdentity {
     return n;
   }
 
-  [[nodiscard]] std::uint64_t hash(std::int64_t row, std::uint64_t seed) const noexcept {
+  // 32 bits that equal rows have in common: where they differ, so do the rows.
+  [[nodiscard]] std::uint32_t tag(std::int64_t row, std::uint64_t seed) const noexcept {
     if (tokens_) {
       seed = tokens_.hash(row, seed);
     }
@@ -178,7 +190,7 @@ class RowIdentity {
     for (std::int32_t axis = 0; axis < axes_; ++axis) {
       seed = axis_column(axis).hash(row, seed);
     }
-    return seed;
+    return tag_of(seed);
   }
 
   [[nodiscard]] bool same_namespace(std::int64_t a, std::int64_t b) const noexcept {
@@ -186,11 +198,11 @@ class RowIdentity {
            (!past_lengths_ || past_lengths_.match(a, b, 1) == 1);
   }
 
-  [[nodiscard]] std::uint64_t hash_namespace(std::int64_t sequence, std::uint64_t seed) const noexcept {
+  [[nodiscard]] std::uint32_t namespace_tag(std::int64_t sequence, std::uint64_t seed) const noexcept {
     if (sequence_keys_) {
       seed = sequence_keys_.hash(sequence, seed);
     }
-    return past_lengths_ ? past_lengths_.hash(sequence, seed) : seed;
+    return tag_of(past_lengths_ ? past_lengths_.hash(sequence, seed) : seed);
   }
 
  private:
