@@ -39,12 +39,13 @@ inline constexpr std::int64_t run_block = 16;
 inline void fill_run(std::int32_t* out, std::int64_t count, std::int32_t first, std::int64_t room) noexcept {
   using Vector = std::uint32_t __attribute__((vector_size(16)));
   constexpr std::int64_t lanes = 4;
-  Vector next = Vector{0, 1, 2, 3} + static_cast<std::uint32_t>(first);
+  const Vector begin = Vector{0, 1, 2, 3} + static_cast<std::uint32_t>(first);
+  Vector next[] = {begin, begin + 4, begin + 8, begin + 12};
   std::int64_t i = 0;
   for (; i < count && i + run_block <= room; i += run_block) {
-    for (std::int64_t v = 0; v < run_block; v += lanes) {
-      std::memcpy(out + i + v, &next, sizeof next);
-      next += static_cast<std::uint32_t>(lanes);
+    for (std::int64_t v = 0; v < run_block / lanes; ++v) {
+      std::memcpy(out + i + v * lanes, &next[v], sizeof next[v]);
+      next[v] += static_cast<std::uint32_t>(run_block);
     }
   }
   for (; i < count; ++i) {
@@ -344,60 +345,65 @@ class PrefixTrie {
   template <class Rows>
   std::int32_t walk(const Rows& rows, std::int32_t root, std::int32_t begin, std::int32_t row, std::int32_t end,
                     std::int32_t next_row, std::int32_t* scatter, std::int32_t room_end) noexcept {
-    std::int32_t above = last_.steps == 0 ? root : steps_[last_.steps - 1].edge;
+    // Members that the stores below might change, for all that a compiler knows.
+    Edge* const edges = edges_;
+    const std::uint64_t seed = seed_;
+    Step* step = steps_ + last_.steps;
+
+    Edge* above = edges + (last_.steps == 0 ? root : step[-1].edge);
     if (last_.steps > 0 && row < end) {
       // The last sequence and this one part within an edge, or the last one ended there.
-      const std::int32_t passed = row - begin - steps_[last_.steps - 1].depth;
-      if (passed < edges_[above].length) {
-        const auto matched = static_cast<std::int32_t>(match(rows, above, passed, row, end));
-        detail::fill_run(scatter + row, matched, edges_[above].first_row + passed, room_end - row);
+      const std::int32_t passed = row - begin - step[-1].depth;
+      if (passed < above->length) {
+        const std::int32_t matched = match(rows, *above, passed, row, end);
+        detail::fill_run(scatter + row, matched, above->first_row + passed, room_end - row);
         row += matched;
-        if (row < end && passed + matched < edges_[above].length) {
-          split(rows, above, passed + matched);
+        if (row < end && passed + matched < above->length) {
+          split(rows, *above, passed + matched);
         }
       }
     }
     while (row < end) {
-      const std::int32_t node = edges_[above].node();
-      const std::uint32_t tag = rows.tag(row, seed_);
-      std::int32_t below = edges_[above].first_child;
-      std::int64_t matched = 0;
+      const std::int32_t node = above->node();
+      const std::uint32_t tag = rows.tag(row, seed);
+      std::int32_t below = above->first_child;
+      std::int32_t matched = 0;
       if (below == none) {
-        below = edges_[above].first_child = add_edge(row, next_row, end - row, node, tag);
+        below = above->first_child = add_edge(row, next_row, end - row, node, tag);
       } else {
-        if (edges_[below].tag == tag) {
-          matched = match(rows, below, 0, row, end);
+        if (edges[below].tag == tag) {
+          matched = match_tagged(rows, edges[below], row, end);
         }
         if (matched == 0) {
           std::int32_t& chain = chain_of(node, tag);
-          below = edges_[above].branches ? chain : none;
-          for (; below != none; below = edges_[below].chained) {
-            if (edges_[below].tag == tag && edges_[below].parent == node) {
-              matched = match(rows, below, 0, row, end);
+          for (below = above->branches ? chain : none; below != none; below = edges[below].chained) {
+            if (edges[below].tag == tag && edges[below].parent == node) {
+              matched = match_tagged(rows, edges[below], row, end);
               if (matched > 0) {
                 break;
               }
             }
           }
           if (below == none) {
-            edges_[above].branches = true;
+            above->branches = true;
             below = add_edge(row, next_row, end - row, node, tag);
-            edges_[below].chained = std::exchange(chain, below);
+            edges[below].chained = std::exchange(chain, below);
           }
         }
       }
-      steps_[last_.steps++] = {below, row - begin};
+      *step++ = {below, row - begin};
       if (matched == 0) {
-        return row;
+        break;
       }
-      detail::fill_run(scatter + row, matched, edges_[below].first_row, room_end - row);
-      row += static_cast<std::int32_t>(matched);
-      if (row < end && matched < edges_[below].length) {
-        split(rows, below, static_cast<std::int32_t>(matched));
+      above = edges + below;
+      detail::fill_run(scatter + row, matched, above->first_row, room_end - row);
+      row += matched;
+      if (matched < above->length && row < end) {
+        split(rows, *above, matched);
       }
-      above = below;
     }
-    return end;
+    last_.steps = static_cast<std::int32_t>(step - steps_);
+    return row;
   }
 
   // Neighbours in a batch share most of their way down: keeps the steps that this sequence has in common with the one
@@ -431,17 +437,26 @@ class PrefixTrie {
 
   // How many rows of the edge, behind its first `passed`, equal those from `row` on.
   template <class Rows>
-  [[nodiscard]] std::int64_t match(const Rows& rows, std::int32_t edge, std::int32_t passed, std::int32_t row,
-                                   std::int32_t end) const noexcept {
-    const std::int32_t length = edges_[edge].length - passed;
-    return rows.match(edges_[edge].source + passed, row, length < end - row ? length : end - row);
+  [[nodiscard]] static std::int32_t match(const Rows& rows, const Edge& edge, std::int32_t passed, std::int32_t row,
+                                          std::int32_t end) noexcept {
+    return static_cast<std::int32_t>(rows.match(edge.source + passed, row, std::min(edge.length - passed, end - row)));
+  }
+
+  // The same for the whole edge, whose first row has the tag of `row`.
+  template <class Rows>
+  [[nodiscard]] static std::int32_t match_tagged(const Rows& rows, const Edge& edge, std::int32_t row,
+                                                 std::int32_t end) noexcept {
+    if constexpr (Rows::tag_is_row) {
+      return edge.length == 1 ? 1 : 1 + match(rows, edge, 1, row + 1, end);
+    } else {
+      return match(rows, edge, 0, row, end);
+    }
   }
 
   // The edge keeps its first `length` rows, and with them its place in the parent; a new edge takes the rest and the
   // children. Those hang from the last row, which is the same node as before.
   template <class Rows>
-  void split(const Rows& rows, std::int32_t edge, std::int32_t length) noexcept {
-    Edge& upper = edges_[edge];
+  void split(const Rows& rows, Edge& upper, std::int32_t length) noexcept {
     const std::int32_t source = upper.source + length;
     const std::int32_t lower = add_edge(source, upper.first_row + length, upper.length - length,
                                         upper.first_row + length - 1, rows.tag(source, seed_));
