@@ -12,6 +12,7 @@
 #include <random>
 
 #include "baseline/node_trie.hpp"
+#include "examples/engine/thread_pool.hpp"
 #include "radixmlp/index/prefix_trie.hpp"
 #include "radixmlp/rows/host_rows.hpp"
 #include "support/interleave.hpp"
@@ -252,6 +253,52 @@ void compare_workloads(Comparison& comparison) {
   }
 }
 
+// Hostile inputs at a size and at twice as many rows: linear is 2.
+void compare_doubling(const Options& options, Report::Facts facts) {
+  Report report({"hostile input"}, {"rows", "us", "us at 2x", "ratio"}, std::move(facts));
+  const InterleaveOptions timing{.seconds = options.smoke ? 0.02 : 0.5, .min_rounds = options.smoke ? 1U : 9U};
+  const auto scale = static_cast<std::size_t>(options.smoke ? 16 : 512);
+  const auto longer = static_cast<std::size_t>(1.4142 * static_cast<double>(scale));  // rows grow with the square
+  radixmlp::PrefixTrie trie;
+  const auto add = [&](const std::string& name, const Batch& once, const Batch& twice) {
+    const auto build = [&](const Batch& batch) { benchmark::DoNotOptimize(trie.build(batch.view()).scatter.data()); };
+    const std::vector<double> us = interleave(timing, {[&] { build(once); }, [&] { build(twice); }});
+    const double rows_ratio = static_cast<double>(twice.tokens.size()) / static_cast<double>(once.tokens.size());
+    report.add({name}, {static_cast<double>(once.tokens.size()), us[0], us[1], us[1] / us[0] * 2 / rows_ratio});
+  };
+  add("one-token sequences", one_token_sequences(128 * scale), one_token_sequences(256 * scale));
+  add("comb", growing_prefixes(scale, true), growing_prefixes(longer, true));
+  add("growing prefixes", growing_prefixes(2 * scale, false), growing_prefixes(2 * longer, false));
+  add("all equal", shared_prefix(8 * scale, 128, 1), shared_prefix(16 * scale, 128, 1));
+  add("all different", shared_prefix(2 * scale, 512, 0), shared_prefix(4 * scale, 512, 0));
+}
+
+// The same batch on one thread and on two.
+void compare_threads(const Options& options, Report::Facts facts) {
+  Report report({"build on two threads"}, {"rows", "us on one", "us on two", "ratio"}, std::move(facts));
+  const InterleaveOptions timing{.seconds = options.smoke ? 0.02 : 0.5, .min_rounds = options.smoke ? 1U : 9U};
+  const example::ThreadPool pool(2);
+  radixmlp::PrefixTrie one;
+  radixmlp::PrefixTrie two;
+  for (const std::size_t sequences :
+       options.smoke ? std::vector<std::size_t>{64} : std::vector<std::size_t>{2048, 8192}) {
+    for (const double shared : {0.0, 0.25, 0.5, 0.75, 1.0}) {
+      const Batch batch = shared_prefix(sequences, 512, shared);
+      const radixmlp::PrefixIndexView expected = one.build(batch.view());
+      const radixmlp::PrefixIndexView index = two.build(batch.view(), {}, pool);
+      if (!std::ranges::equal(index.scatter, expected.scatter) || !std::ranges::equal(index.gather, expected.gather) ||
+          !std::ranges::equal(index.parent, expected.parent)) {
+        throw std::runtime_error("one thread and two disagree");
+      }
+      const std::vector<double> us =
+          interleave(timing, {[&] { benchmark::DoNotOptimize(one.build(batch.view()).scatter.data()); },
+                              [&] { benchmark::DoNotOptimize(two.build(batch.view(), {}, pool).scatter.data()); }});
+      report.add({shape_name(sequences, shared)},
+                 {static_cast<double>(batch.tokens.size()), us[0], us[1], us[0] / us[1]});
+    }
+  }
+}
+
 void register_single_shapes() {
   for (const std::size_t sequences : {std::size_t{32}, std::size_t{2048}}) {
     const std::string name = shape_name(sequences, 0.25);
@@ -291,6 +338,8 @@ int run(int argc, char** argv) {
     compare_workloads(comparison);
   }
   comparison.result().write(options);
+  compare_doubling(options, {});
+  compare_threads(options, {});
   return 0;
 }
 

