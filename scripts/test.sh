@@ -72,8 +72,8 @@ for step in "${steps[@]}"; do
       ;;
     clang)
       ensure_packages clang
-      # Packaging tests build projects of their own, with each compiler.
-      build clang host -DCMAKE_CXX_COMPILER=clang++ && run clang host || status=1
+      # Of the packaging tests, those whose outcome depends on the compiler: modes and misuse.
+      build clang host -DCMAKE_CXX_COMPILER=clang++ && run clang host -E 'packaging[.](add|find|install|shared|no_ex|headers|layers)' || status=1
       ;;
     asan | tsan)
       build "$step" "$step" && run "$step" host -LE packaging || status=1
