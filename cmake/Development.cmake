@@ -46,6 +46,9 @@ endif()
 set(RADIXMLP_PTXEMU_DIR "" CACHE PATH "Folder with ptxemu-run; empty = device tests run on a GPU")
 set(RADIXMLP_PTXEMU_LIB "${radixmlp_ptxemu_lib}" CACHE PATH "Folder with its libcudart.so.13")
 
+# All that is compiled for the device, to build it alone.
+add_custom_target(radixmlp_device)
+
 # radixmlp_use_catch2() makes the target radixmlp_catch2: Catch2 2.13 or 3.
 macro(radixmlp_use_catch2)
   if(NOT TARGET radixmlp_catch2)
@@ -79,6 +82,9 @@ function(radixmlp_add_test)
   endif()
   list(POP_FRONT arg_COMMAND program)
   if(TARGET "${program}")
+    if(arg_DEVICE)
+      add_dependencies(radixmlp_device "${program}")
+    endif()
     set(program "$<TARGET_FILE:${program}>")
   endif()
   list(PREPEND arg_COMMAND "${program}")

@@ -24,14 +24,14 @@ report=()
 
 say() { printf '\n== %s (%d s)\n' "$*" $((SECONDS - started)); }
 
-# build NAME PRESET [CMAKE ARGUMENTS]
+# build NAME PRESET TARGET [CMAKE ARGUMENTS]
 build() {
-  local name=$1 preset=$2
-  shift 2
+  local name=$1 preset=$2 target=$3
+  shift 3
   say "$name: build"
   cmake --preset "$preset" -B "build/$name" "$@" >"build/$name.configure.log" 2>&1 ||
     { cat "build/$name.configure.log"; exit 1; }
-  cmake --build "build/$name" --parallel "$jobs"
+  cmake --build "build/$name" --target "$target" --parallel "$jobs"
 }
 
 # run NAME WHERE [CTEST ARGUMENTS]: counts what ctest says of each test.
@@ -68,22 +68,22 @@ status=0
 for step in "${steps[@]}"; do
   case $step in
     host)
-      build host host && run host host || status=1
+      build host host all && run host host || status=1
       ;;
     clang)
       ensure_packages clang
       # Of the packaging tests, those whose outcome depends on the compiler: modes and misuse.
-      build clang host -DCMAKE_CXX_COMPILER=clang++ && run clang host -E 'packaging[.](add|find|install|shared|no_ex|headers|layers)' || status=1
+      build clang host all -DCMAKE_CXX_COMPILER=clang++ && run clang host -E 'packaging[.](add|find|install|shared|no_ex|headers|layers)' || status=1
       ;;
     asan | tsan)
-      build "$step" "$step" && run "$step" host -LE packaging || status=1
+      build "$step" "$step" all && run "$step" host -LE packaging || status=1
       ;;
     cuda)
       if ! have_nvcc; then
         report+=("cuda     left out: no nvcc")
         continue
       fi
-      build cuda cuda && run cuda "device (GPU)" -L 'device|packaging' || status=1
+      build cuda cuda radixmlp_device && run cuda "device (GPU)" -L 'device|packaging' || status=1
       ;;
     ptxemu)
       if ! have_nvcc || ! have_emulator; then
@@ -93,8 +93,8 @@ for step in "${steps[@]}"; do
       say "ptxemu: build the emulator"
       make -C "$emulator" BUILD="$PWD/build/ptxemu-lib" -j "$jobs" >build/ptxemu-lib.log 2>&1 ||
         { tail build/ptxemu-lib.log; exit 1; }
-      build ptxemu ptxemu -DRADIXMLP_PTXEMU_DIR="$(realpath "$emulator")" -DRADIXMLP_PTXEMU_LIB="$PWD/build/ptxemu-lib" &&
-        run ptxemu emulator -L device || status=1
+      build ptxemu ptxemu radixmlp_device -DRADIXMLP_PTXEMU_DIR="$(realpath "$emulator")" -DRADIXMLP_PTXEMU_LIB="$PWD/build/ptxemu-lib" &&
+        run ptxemu emulator -L emulator || status=1
       ;;
     *)
       echo "test.sh: no step $step; there are: host clang asan tsan cuda ptxemu" >&2
