@@ -119,7 +119,7 @@ function(radixmlp_add_catch_test name)
     add_library(radixmlp_test_main OBJECT "${PROJECT_SOURCE_DIR}/tests/support/main.cpp")
     target_link_libraries(radixmlp_test_main PUBLIC radixmlp_development radixmlp_catch2)
     target_include_directories(radixmlp_test_main PUBLIC "${PROJECT_SOURCE_DIR}/tests")
-    target_compile_options(radixmlp_test_main PRIVATE -w)  # this one file is Catch2's code
+    target_compile_options(radixmlp_test_main PRIVATE -w -O1 -fno-sanitize=all)  # this file is Catch2's code
     target_compile_definitions(radixmlp_test_main PUBLIC "RADIXMLP_SHARED_DIR=\"${RADIXMLP_SHARED_DIR}\""
                                                          "RADIXMLP_SOURCE_DIR=\"${PROJECT_SOURCE_DIR}\"")
   endif()
