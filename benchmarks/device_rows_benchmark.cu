@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <stdexcept>
@@ -450,11 +449,4 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace radixmlp_bench
 
-int main(int argc, char** argv) {
-  try {
-    return radixmlp_bench::run(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 1;
-  }
-}
+int main(int argc, char** argv) { return radixmlp_bench::report_errors(argc, argv, radixmlp_bench::run); }

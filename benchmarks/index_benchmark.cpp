@@ -7,7 +7,6 @@
 
 #include <cstdlib>
 #include <cstring>
-#include <exception>
 #include <filesystem>
 #include <random>
 
@@ -346,11 +345,4 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace radixmlp_bench
 
-int main(int argc, char** argv) {
-  try {
-    return radixmlp_bench::run(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 1;
-  }
-}
+int main(int argc, char** argv) { return radixmlp_bench::report_errors(argc, argv, radixmlp_bench::run); }

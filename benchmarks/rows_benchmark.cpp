@@ -6,7 +6,6 @@
 #include <benchmark/benchmark.h>
 
 #include <cstring>
-#include <exception>
 #include <numeric>
 #include <random>
 
@@ -211,11 +210,4 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace radixmlp_bench
 
-int main(int argc, char** argv) {
-  try {
-    return radixmlp_bench::run(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 1;
-  }
-}
+int main(int argc, char** argv) { return radixmlp_bench::report_errors(argc, argv, radixmlp_bench::run); }

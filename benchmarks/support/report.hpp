@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdio>
+#include <exception>
 #include <fstream>
 #include <limits>
 #include <stdexcept>
@@ -49,6 +50,16 @@ inline Options parse_options(int argc, char** argv, std::string_view passed_on =
     }
   }
   return options;
+}
+
+// What every program's main does: run, and say in one line what went wrong.
+inline int report_errors(int argc, char** argv, int (*run)(int, char**)) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
 }
 
 constexpr double no_figure = std::numeric_limits<double>::quiet_NaN();
