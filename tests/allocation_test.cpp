@@ -24,18 +24,19 @@ void* counted(std::size_t bytes, std::size_t alignment) {
 
 }  // namespace
 
-void* operator new(std::size_t bytes) { return counted(bytes, 16); }
-void* operator new(std::size_t bytes, std::align_val_t alignment) {
+// Not inlined, or g++ sees free() called on what a new-expression returned.
+[[gnu::noinline]] void* operator new(std::size_t bytes) { return counted(bytes, 16); }
+[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment) {
   return counted(bytes, static_cast<std::size_t>(alignment));
 }
-void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept { return counted(bytes, 16); }
-void* operator new(std::size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
+[[gnu::noinline]] void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept { return counted(bytes, 16); }
+[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
   return counted(bytes, static_cast<std::size_t>(alignment));
 }
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t) noexcept { std::free(p); }
-void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
 
 using namespace radixmlp_test;
 using namespace radixmlp;
