@@ -36,11 +36,20 @@ inline void copy_run(const ByteRows& rows, std::int64_t target_row, std::int64_t
   }
 }
 
-// Target rows first .. last in runs: a stretch of the map that counts up by one.
+// Target rows first .. last in runs: a stretch of the map that counts up by one. Rows in random order are fetched
+// ahead, without which short ones take twice as long.
 inline void copy_mapped_rows(const ByteRows& rows, std::span<const std::int32_t> map, std::int64_t first,
                              std::int64_t last) noexcept {
+  constexpr std::int64_t ahead = 8;         // rows
+  constexpr std::int64_t prefetched = 256;  // bytes of a row, from where the processor goes on by itself
   const std::int32_t* const source = map.data();
   for (std::int64_t i = first; i < last;) {
+    if (i + ahead < last) {
+      const std::byte* const row = rows.source + source[i + ahead] * rows.source_stride;
+      for (std::int64_t at = 0; at < prefetched && at < rows.row_bytes; at += 64) {
+        __builtin_prefetch(row + at);
+      }
+    }
     std::int64_t count = 1;
     while (i + count < last && source[i + count] == source[i] + count) {
       ++count;
