@@ -239,6 +239,25 @@ TEST_CASE("long runs: every length of agreement around the compare's block sizes
   }
 }
 
+// Tags collide once in 2^32 and their seed is secret, so no batch can be made that shows what happens then: the
+// comparisons behind them are tested by themselves.
+TEST_CASE("what a tag proposes is decided on the values") {
+  BatchSpec spec = spec_of({{1, 2}, {1, 2}, {1, 2}});
+  spec.sequence_keys = {{7, 1}, {7, 2}, {7, 1}};
+  spec.past_lengths = {3, 3, 4};
+  spec.token_keys = {{5, 0}, {5, 0}, {5, 0}, {5, 1}, {6, 0}, {5, 0}};
+  spec.positions = {{0, 1, 0, 1, 0, 1}, {0, 1, 0, 1, 0, 9}};
+  const TypedBatch<std::int64_t, std::int32_t, Key128> typed(spec, AxisOrder::axis_major);
+  const radixmlp::detail::RowIdentity identity(typed.batch());
+  CHECK(identity.same_namespace(0, 0));
+  CHECK_FALSE(identity.same_namespace(0, 1));  // the keys' high words
+  CHECK_FALSE(identity.same_namespace(0, 2));  // the pasts
+  CHECK(identity.match(0, 2, 2) == 1);         // the second rows' keys, in their high words
+  CHECK(identity.match(0, 4, 2) == 0);         // the first rows' keys
+  CHECK(identity.match(1, 5, 1) == 0);         // the last axis
+  CHECK(identity.match(0, 2, 1) == 1);
+}
+
 TEST_CASE("a node with 20,000 children") {
   std::vector<Ints> sequences;
   for (std::int32_t child = 0; child < 20000; ++child) {
