@@ -39,7 +39,7 @@ pack() {
   command -v ninja >/dev/null && generator=(-G Ninja)
   # Static: the other machine may have no toolkit and an older standard library.
   cmake -S "$source" -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CUDA_COMPILER="$nvcc" -DRADIXMLP_CUDA=ON \
-    -DRADIXMLP_PTXEMU_DIR= -DRADIXMLP_INSTALL=OFF \
+    -DRADIXMLP_PTXEMU_DIR= -DRADIXMLP_BUILD_EXAMPLES=OFF -DRADIXMLP_INSTALL=OFF \
     "-DCMAKE_CUDA_ARCHITECTURES=80-real;90-real;100" -DCMAKE_CUDA_RUNTIME_LIBRARY=Static \
     -DCUDA_cudart_LIBRARY="$toolkit/lib64/libcudart_static.a" \
     "-DCMAKE_EXE_LINKER_FLAGS=-static-libstdc++ -static-libgcc" "$@" || die "cmake failed"
