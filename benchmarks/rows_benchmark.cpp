@@ -62,9 +62,9 @@ struct RandomMaps {
   }
 };
 
-// `offset` bytes behind the start of a page. What a copy costs depends on where its two ends lie in their pages: some
-// processors run `rep movsb`, which is memcpy to some C libraries, ten times slower where the target lies 1 to 63 bytes
-// further into its page than the source. With rows of whole pages that is all rows of a tensor, or none.
+// `offset` bytes behind the start of a page. What a copy costs depends on where its two ends lie in their pages: memcpy
+// of some C libraries on some processors takes several times as long where the target lies a little further into its
+// page than the source. With rows of whole pages that is all rows of a tensor, or none.
 template <class T>
 class PageBuffer {
  public:

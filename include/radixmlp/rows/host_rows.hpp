@@ -14,8 +14,9 @@ namespace radixmlp::inline v0::inline RADIXMLP_MODE {
 
 namespace detail {
 
-// In blocks of a fixed size, which compilers turn into vector moves. The C library's memcpy may take `rep movsb` from
-// about 2 KiB on, which Zen 3 runs at a tenth of the speed where the target lies 1 to 63 bytes further into its page.
+// In blocks of a fixed size, which compilers turn into vector moves. On Zen 3, glibc 2.36's memcpy took two to four
+// times as long for rows of 16 KiB where the target lies 16 bytes further into its page (benchmarks/README.md; likely
+// `rep movsb`).
 inline void copy_bytes(std::byte* target, const std::byte* source, std::size_t bytes) noexcept {
   constexpr std::size_t block = 64;
   for (; bytes >= block; bytes -= block, target += block, source += block) {
