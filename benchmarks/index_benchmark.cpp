@@ -9,12 +9,14 @@
 #include <cstring>
 #include <filesystem>
 #include <random>
+#include <tuple>
 
 #include "baseline/node_trie.hpp"
 #include "examples/engine/thread_pool.hpp"
 #include "radixmlp/index/prefix_trie.hpp"
 #include "radixmlp/rows/host_rows.hpp"
 #include "support/interleave.hpp"
+#include "support/native_trie.hpp"
 #include "support/report.hpp"
 #include "support/workloads.hpp"
 
@@ -120,7 +122,10 @@ void touch_index(const Batch& batch, const radixmlp::PrefixIndexView& index, std
 class Comparison {
  public:
   Comparison(const Options& options, Report::Facts facts)
-      : report_({"shape"}, {"gamma", "us", "baseline us", "ratio", "roofline us", "to roof"}, std::move(facts)) {
+      : report_({"shape"},
+                {"gamma", "us", "us first", "us native", "baseline us", "ratio", "ratio first", "ratio native",
+                 "roof us", "to roof"},
+                std::move(facts)) {
     if (options.smoke) {
       timing_ = {.seconds = 0.02, .min_rounds = 1};
     }
@@ -129,7 +134,8 @@ class Comparison {
   // Returns the baseline's time over ours. With a roofline: a single batch.
   double add(const std::string& name, const Workload& workload, bool with_roofline = false) {
     const double gamma = check_equal(trie_, workload);
-    std::vector<std::function<void()>> callables{[&] { build_all(workload); }, [&] { build_all_nodes(workload); }};
+    std::vector<std::function<void()>> callables{[&] { build_all(workload); }, [&] { build_all_nodes(workload); },
+                                                 [&] { build_all_native(workload); }};
     std::vector<std::int32_t> tokens;
     std::vector<std::byte> memory;
     if (with_roofline) {
@@ -139,9 +145,12 @@ class Comparison {
       memory.resize(index.block.size());
       callables.emplace_back([&, index] { touch_index(batch, index, tokens, memory); });
     }
-    const std::vector<double> us = interleave(timing_, callables);
-    report(name, gamma, us);
-    return us[1] / us[0];
+    const std::vector<Timing> timings = interleave(timing_, callables);
+    const auto& [ours, baseline, native] = std::tie(timings[0], timings[1], timings[2]);
+    const double roof = with_roofline ? timings[3].us : no_figure;
+    report_.add({name}, {gamma, ours.us, ours.first_us, native.us, baseline.us, baseline.us / ours.us,
+                         baseline.first_us / ours.first_us, baseline.us / native.us, roof, ours.us / roof});
+    return baseline.us / ours.us;
   }
 
   // The same shape with what the defaults leave out: a trie that has to allocate, and the published method's inputs and
@@ -153,7 +162,7 @@ class Comparison {
     with_positions.positions = workload.positions.front();
     std::vector<std::int32_t> ids(batch.tokens.size());
     std::vector<std::int32_t> positions(batch.tokens.size());
-    const std::vector<double> us = interleave(
+    const std::vector<Timing> timings = interleave(
         timing_, {[&] { build_all_nodes(workload); },
                   [&] {
                     radixmlp::PrefixTrie fresh;
@@ -170,12 +179,18 @@ class Comparison {
                                                   radixmlp::RowView<std::int32_t, 1>(positions.data(), rows)});
                     benchmark::ClobberMemory();
                   }});
-    report(name + ", new trie each call", gamma, {us[1], us[0]});
-    report(name + ", same inputs, outputs", gamma, {us[2], us[0]});
+    const auto report = [&](const std::string& variant, const Timing& ours) {
+      report_.add({name + variant}, {gamma, ours.us, ours.first_us, no_figure, timings[0].us, timings[0].us / ours.us,
+                                     timings[0].first_us / ours.first_us, no_figure, no_figure, no_figure});
+    };
+    report(", new trie each call", timings[1]);
+    report(", same inputs, outputs", timings[2]);
   }
 
   void add_mean(const std::string& name, const std::vector<double>& ratios) {
-    report_.add({name}, {no_figure, no_figure, no_figure, geometric_mean(ratios), no_figure, no_figure});
+    std::vector<double> figures(10, no_figure);
+    figures[5] = geometric_mean(ratios);
+    report_.add({name}, figures);
   }
 
   [[nodiscard]] const Report& result() const { return report_; }
@@ -186,20 +201,20 @@ class Comparison {
       benchmark::DoNotOptimize(trie_.build(batch.view()).scatter.data());
     }
   }
+  void build_all_native(const Workload& workload) {
+    for (const Batch& batch : workload.batches) {
+      native_.build(batch);
+    }
+  }
   static void build_all_nodes(const Workload& workload) {
     for (std::size_t b = 0; b < workload.batches.size(); ++b) {
       const Batch& batch = workload.batches[b];
       benchmark::DoNotOptimize(build_node_trie(batch.tokens, workload.positions[b], batch.cu_seqlens).scatter.data());
     }
   }
-  void report(const std::string& name, double gamma, const std::vector<double>& us) {
-    const bool roofline = us.size() > 2;
-    report_.add({name}, {gamma, us[0], us[1], us[1] / us[0], roofline ? us[2] : no_figure,
-                         roofline ? us[0] / us[2] : no_figure});
-  }
-
   InterleaveOptions timing_;
   radixmlp::PrefixTrie trie_;
+  NativeTrie native_;
   Report report_;
 };
 
@@ -261,7 +276,8 @@ void compare_doubling(const Options& options, Report::Facts facts) {
   radixmlp::PrefixTrie trie;
   const auto add = [&](const std::string& name, const Batch& once, const Batch& twice) {
     const auto build = [&](const Batch& batch) { benchmark::DoNotOptimize(trie.build(batch.view()).scatter.data()); };
-    const std::vector<double> us = interleave(timing, {[&] { build(once); }, [&] { build(twice); }});
+    const std::vector<Timing> timings = interleave(timing, {[&] { build(once); }, [&] { build(twice); }});
+    const double us[] = {timings[0].us, timings[1].us};
     const double rows_ratio = static_cast<double>(twice.tokens.size()) / static_cast<double>(once.tokens.size());
     report.add({name}, {static_cast<double>(once.tokens.size()), us[0], us[1], us[1] / us[0] * 2 / rows_ratio});
   };
@@ -289,11 +305,11 @@ void compare_threads(const Options& options, Report::Facts facts) {
           !std::ranges::equal(index.parent, expected.parent)) {
         throw std::runtime_error("one thread and two disagree");
       }
-      const std::vector<double> us =
+      const std::vector<Timing> timings =
           interleave(timing, {[&] { benchmark::DoNotOptimize(one.build(batch.view()).scatter.data()); },
                               [&] { benchmark::DoNotOptimize(two.build(batch.view(), {}, pool).scatter.data()); }});
-      report.add({shape_name(sequences, shared)},
-                 {static_cast<double>(batch.tokens.size()), us[0], us[1], us[0] / us[1]});
+      report.add({shape_name(sequences, shared)}, {static_cast<double>(batch.tokens.size()), timings[0].us,
+                                                   timings[1].us, timings[0].us / timings[1].us});
     }
   }
 }

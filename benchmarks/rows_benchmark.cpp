@@ -160,7 +160,7 @@ class Comparison {
       throw std::runtime_error(names[1] + "_rows differs from per-element indexing: " + names[0] + ", " + names[2]);
     }
     // All write to the same target.
-    const std::vector<double> us =
+    const std::vector<Timing> timings =
         interleave(timing_, {ours,
                              [&] {
                                index_elements(source.data(), target.data(), map, row_elements);
@@ -176,10 +176,11 @@ class Comparison {
                              }});
     const double bytes_moved = 2 * static_cast<double>(elements * sizeof(T));
     report_.add(std::move(names),
-                {us[0], bytes_moved / us[0] / 1e3, us[1], us[1] / us[0], us[2], us[2] / us[0], us[3], us[0] / us[3]});
-    over_elements_.push_back(us[1] / us[0]);
-    over_rows_.push_back(us[2] / us[0]);
-    to_roof_.push_back(us[0] / us[3]);
+                {timings[0].us, bytes_moved / timings[0].us / 1e3, timings[1].us, timings[1].us / timings[0].us,
+                 timings[2].us, timings[2].us / timings[0].us, timings[3].us, timings[0].us / timings[3].us});
+    over_elements_.push_back(timings[1].us / timings[0].us);
+    over_rows_.push_back(timings[2].us / timings[0].us);
+    to_roof_.push_back(timings[0].us / timings[3].us);
   }
 
   InterleaveOptions timing_;

@@ -16,9 +16,11 @@
 namespace {
 
 std::atomic<std::int64_t> allocations{0};
+std::atomic<std::int64_t> allocated_bytes{0};
 
 void* counted(std::size_t bytes, std::size_t alignment) {
   ++allocations;
+  allocated_bytes += static_cast<std::int64_t>(bytes);
   return std::aligned_alloc(alignment, (bytes + alignment) / alignment * alignment);
 }
 
@@ -69,6 +71,35 @@ TEST_CASE("a second build of a batch of the same size allocates nothing") {
   before = allocations;
   trie.build(second.batch(), {.pad_to = 8});
   CHECK(allocations == before);
+}
+
+TEST_CASE("without its outputs a trie takes at most 8 bytes a token and 128 bytes a sequence") {
+  for (const bool several_namespaces : {false, true}) {
+    for (const std::int32_t length : {1, 2, 9}) {
+      // Just above a power of two, where a hash table is largest for its contents; each sequence splits the one before.
+      constexpr std::int32_t sequences = 4097;
+      BatchSpec spec;
+      for (std::int32_t s = 0; s < sequences; ++s) {
+        for (std::int32_t i = 0; i < length; ++i) {
+          spec.tokens.push_back(i < s % length ? i : s);
+        }
+        spec.cu_seqlens.push_back(static_cast<std::int32_t>(spec.tokens.size()));
+        if (several_namespaces) {
+          spec.sequence_keys.push_back({static_cast<std::uint64_t>(s) % 1000, 0});
+        }
+      }
+      const TypedBatch<std::int32_t> typed(spec);
+      const std::int64_t rows = std::int64_t{sequences} * length;
+      std::vector<std::byte> memory(index_bytes(rows, sequences) + index_alignment);
+      const std::size_t misaligned = reinterpret_cast<std::uintptr_t>(memory.data()) % index_alignment;
+      const std::span<std::byte> outputs = std::span(memory).subspan((index_alignment - misaligned) % index_alignment);
+      CAPTURE(several_namespaces, length);
+      const std::int64_t before = allocated_bytes;
+      PrefixTrie trie;
+      CHECK(trie.build_into(outputs, typed.batch()).sequences() == sequences);
+      CHECK(allocated_bytes - before <= 8 * rows + 128 * sequences);
+    }
+  }
 }
 
 TEST_CASE("a layer allocates nothing") {

@@ -20,18 +20,26 @@ inline double median(std::vector<double> values) {
   return *middle;
 }
 
-// Median microseconds a call of each callable. They take turns, so that a slow spell of the machine hits all of them
-// and their ratios hold. A short call is repeated within a sample, so that the clock's own cost vanishes; an untimed
-// call comes before each sample, so that none pays for the cache lines of the one before it.
-inline std::vector<double> interleave(const InterleaveOptions& options,
+// Microseconds a call, medians.
+struct Timing {
+  double us;        // with caches and branch predictors that know the work
+  double first_us;  // after the others' turn
+};
+
+// They take turns, so that a slow spell of the machine hits all of them and their ratios hold. Before each sample a
+// callable runs untimed for `warm_up_us`, at least once, so that it pays neither for the cache lines nor for the branch
+// history of the one before it: a victim cache takes three or four passes to fill. A short call is repeated within a
+// sample, so that the clock's own cost vanishes.
+inline std::vector<Timing> interleave(const InterleaveOptions& options,
                                       const std::vector<std::function<void()>>& callables) {
   using Clock = std::chrono::steady_clock;
   constexpr double sample_us = 100;
-  constexpr double long_call_us = 50'000;  // goes without the untimed call
+  constexpr double warm_up_us = 3'000;
+  constexpr double long_call_us = 50'000;  // goes without the warm-up
   struct Contestant {
     std::size_t calls_per_sample;
-    bool warm_up;
-    std::vector<double> samples;
+    std::size_t warm_up_calls;
+    std::vector<double> samples, first;
   };
   const auto us_per_call = [](const std::function<void()>& callable, std::size_t calls) {
     const Clock::time_point start = Clock::now();
@@ -46,23 +54,31 @@ inline std::vector<double> interleave(const InterleaveOptions& options,
   for (const std::function<void()>& callable : callables) {
     callable();
     const double us = us_per_call(callable, 1);
-    contestants.push_back({1 + static_cast<std::size_t>(sample_us / us), us < long_call_us, {}});
+    contestants.push_back({1 + static_cast<std::size_t>(sample_us / us),
+                           us < long_call_us ? 1 + static_cast<std::size_t>(warm_up_us / us) : 0,
+                           {},
+                           {}});
   }
   for (std::size_t round = 0;
        round < options.min_rounds || std::chrono::duration<double>(Clock::now() - start).count() < options.seconds;
        ++round) {
     for (std::size_t c = 0; c < callables.size(); ++c) {
-      if (contestants[c].warm_up) {
-        callables[c]();
+      Contestant& contestant = contestants[c];
+      if (contestant.warm_up_calls > 0) {
+        contestant.first.push_back(us_per_call(callables[c], 1));
+        us_per_call(callables[c], contestant.warm_up_calls - 1);
       }
-      contestants[c].samples.push_back(us_per_call(callables[c], contestants[c].calls_per_sample));
+      contestant.samples.push_back(us_per_call(callables[c], contestant.calls_per_sample));
+      if (contestant.warm_up_calls == 0) {
+        contestant.first.push_back(contestant.samples.back());
+      }
     }
   }
-  std::vector<double> medians;
+  std::vector<Timing> timings;
   for (Contestant& contestant : contestants) {
-    medians.push_back(median(std::move(contestant.samples)));
+    timings.push_back({median(std::move(contestant.samples)), median(std::move(contestant.first))});
   }
-  return medians;
+  return timings;
 }
 
 }  // namespace radixmlp_bench

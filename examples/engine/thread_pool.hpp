@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -13,7 +14,8 @@
 namespace example {
 
 // A radixmlp::HostExecutor on threads that stay. The caller works too, so a pool of one starts no thread. Callers take
-// turns; f must not call parallel_for on the same pool.
+// turns; f must not call parallel_for on the same pool. Who waits looks for some 50 microseconds before it sleeps:
+// waking a thread takes as long, and the next job is often that near.
 class ThreadPool {
  public:
   explicit ThreadPool(int threads) {
@@ -51,14 +53,16 @@ class ThreadPool {
     }
     wake_.notify_all();
     work();
+    look([this] { return busy_ == 0; });
     std::unique_lock lock(mutex_);
     done_.wait(lock, [this] { return busy_ == 0; });
   }
 
  private:
   void serve() {
-    std::unique_lock lock(mutex_);
     for (std::uint64_t seen = 0;;) {
+      look([&] { return job_ != seen; });
+      std::unique_lock lock(mutex_);
       wake_.wait(lock, [&] { return stopping_ || job_ != seen; });
       if (stopping_) {
         return;
@@ -70,6 +74,13 @@ class ThreadPool {
       if (--busy_ == 0) {
         done_.notify_one();
       }
+    }
+  }
+
+  template <class Condition>
+  static void look(Condition condition) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(50);
+    while (!condition() && std::chrono::steady_clock::now() < until) {
     }
   }
 
@@ -86,8 +97,8 @@ class ThreadPool {
   mutable const std::function<void(std::int64_t)>* call_ = nullptr;
   mutable std::int64_t size_ = 0;
   mutable std::atomic<std::int64_t> next_ = 0;
-  mutable std::size_t busy_ = 0;
-  mutable std::uint64_t job_ = 0;
+  mutable std::atomic<std::size_t> busy_ = 0;
+  mutable std::atomic<std::uint64_t> job_ = 0;
   bool stopping_ = false;
 };
 

@@ -223,7 +223,10 @@ TEST_CASE("a parallel build gives the same index") {
 
 TEST_CASE("long runs: every length of agreement around the compare's block sizes") {
   PrefixTrie trie;
-  for (std::int32_t length = 1; length <= 70; ++length) {
+  Ints lengths(70);
+  std::iota(lengths.begin(), lengths.end(), 1);
+  lengths.insert(lengths.end(), {127, 128, 129, 191, 192, 193, 208, 209, 300});
+  for (const std::int32_t length : lengths) {
     for (std::int32_t shared = 0; shared <= length; ++shared) {
       Ints first(static_cast<std::size_t>(length));
       std::iota(first.begin(), first.end(), 100);
@@ -231,9 +234,16 @@ TEST_CASE("long runs: every length of agreement around the compare's block sizes
       if (shared < length) {
         second[static_cast<std::size_t>(shared)] = 7;
       }
-      const BatchSpec spec = spec_of({first, second});
+      const BatchSpec spec = spec_of({first, second, first});  // the third at the end, where nothing may be read behind
       CAPTURE(length, shared);
-      REQUIRE(trie.build(TypedBatch<std::int32_t>(spec).batch()).compact_rows == 2 * length - shared);
+      const PrefixIndexView index = trie.build(TypedBatch<std::int32_t>(spec).batch());
+      REQUIRE(index.compact_rows == 2 * length - shared);
+      Ints expected(static_cast<std::size_t>(3 * length));
+      std::iota(expected.begin(), expected.begin() + length, 0);
+      std::iota(expected.begin() + length, expected.begin() + length + shared, 0);
+      std::iota(expected.begin() + length + shared, expected.begin() + 2 * length, length);
+      std::iota(expected.begin() + 2 * length, expected.end(), 0);
+      REQUIRE(to_vector(index.scatter) == expected);
       REQUIRE(trie.build(TypedBatch<std::int64_t>(spec).batch()).compact_rows == 2 * length - shared);
     }
   }

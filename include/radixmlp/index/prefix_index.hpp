@@ -107,6 +107,8 @@ class IndexMemory {
  public:
   [[nodiscard]] std::byte* data() noexcept { return reinterpret_cast<std::byte*>(chunks_.get()); }
 
+  [[nodiscard]] std::size_t bytes() const noexcept { return chunks_count_ * sizeof(IndexChunk); }
+
   // False where there is no memory. The contents are lost when it grows.
   [[nodiscard]] bool grow_to(std::size_t bytes) noexcept {
     if (bytes > chunks_count_ * sizeof(IndexChunk)) {

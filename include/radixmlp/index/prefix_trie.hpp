@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -39,13 +40,12 @@ inline constexpr std::int64_t run_block = 16;
 inline void fill_run(std::int32_t* out, std::int64_t count, std::int32_t first, std::int64_t room) noexcept {
   using Vector = std::uint32_t __attribute__((vector_size(16)));
   constexpr std::int64_t lanes = 4;
-  const Vector begin = Vector{0, 1, 2, 3} + static_cast<std::uint32_t>(first);
-  Vector next[] = {begin, begin + 4, begin + 8, begin + 12};
+  Vector next = Vector{0, 1, 2, 3} + static_cast<std::uint32_t>(first);
   std::int64_t i = 0;
   for (; i < count && i + run_block <= room; i += run_block) {
-    for (std::int64_t v = 0; v < run_block / lanes; ++v) {
-      std::memcpy(out + i + v * lanes, &next[v], sizeof next[v]);
-      next[v] += static_cast<std::uint32_t>(run_block);
+    for (std::int64_t v = 0; v < run_block; v += lanes) {
+      std::memcpy(out + i + v, &next, sizeof next);
+      next += static_cast<std::uint32_t>(lanes);
     }
   }
   for (; i < count; ++i) {
@@ -53,13 +53,27 @@ inline void fill_run(std::int32_t* out, std::int64_t count, std::int32_t first, 
   }
 }
 
-// out[i] = from[i] for i < count; `from` lies before `out`, at least `count` entries.
+// out[i] = from[i] for i < count; `from` lies before `out`, at least `count` entries. Long runs are memcpy's, which has
+// wider vectors than the build's target may allow.
 inline void copy_run(std::int32_t* out, const std::int32_t* from, std::int64_t count, std::int64_t room) noexcept {
+  constexpr std::int64_t long_run = 192;
+  if (count >= long_run) {
+    std::memcpy(out, from, static_cast<std::size_t>(count) * sizeof *out);
+    return;
+  }
+  using Vector = std::uint32_t __attribute__((vector_size(16)));
   std::int64_t i = 0;
   for (; i < count && i + run_block <= room; i += run_block) {
-    std::int32_t block[run_block];
-    std::memcpy(block, from + i, sizeof block);
-    std::memcpy(out + i, block, sizeof block);
+    // Into registers first: `out` may overlap `from` behind the run. An array of four becomes memory under g++ 12.
+    Vector a, b, c, d;
+    std::memcpy(&a, from + i, sizeof a);
+    std::memcpy(&b, from + i + 4, sizeof b);
+    std::memcpy(&c, from + i + 8, sizeof c);
+    std::memcpy(&d, from + i + 12, sizeof d);
+    std::memcpy(out + i, &a, sizeof a);
+    std::memcpy(out + i + 4, &b, sizeof b);
+    std::memcpy(out + i + 8, &c, sizeof c);
+    std::memcpy(out + i + 12, &d, sizeof d);
   }
   for (; i < count; ++i) {
     out[i] = from[i];
@@ -75,6 +89,9 @@ inline void copy_run(std::int32_t* out, const std::int32_t* from, std::int64_t c
 // The trie is a radix tree: an edge is a run of rows that one sequence brought, so whole runs are compared and
 // numbered at once. A node is not stored: it is the last compact row of the edge above it, which no split changes.
 class PrefixTrie {
+  template <class Rows>
+  class Walk;
+
  public:
   // The view lies in the trie's memory and is valid until the next build. Throws InvalidBatch before anything is
   // written, Error where memory runs out.
@@ -139,14 +156,13 @@ class PrefixTrie {
   static constexpr std::int32_t namespace_parent = std::numeric_limits<std::int32_t>::min();
 
   struct Edge {
-    std::int32_t source;       // ragged row that its first row was taken from; the rest follow
-    std::int32_t first_row;    // compact row of its first row; the rest follow
-    std::int32_t length;       // rows; 0 for the root of a namespace
-    std::int32_t parent;       // node that it hangs from
-    std::int32_t first_child;  // edge, or none
-    std::int32_t chained;      // next edge in its hash chain, or none
-    std::uint32_t tag;         // of its first row: two rows that differ in it are not equal
-    bool branches;             // it has children beside the first: they are in the hash table
+    std::uint64_t key;       // the node that it hangs from, and the tag of its first row: equal rows have equal tags
+    std::int32_t source;     // ragged row that its first row was taken from; the rest follow
+    std::int32_t first_row;  // compact row of its first row; the rest follow
+    std::int32_t length;     // rows; 0 for the root of a namespace
+    std::int32_t child;      // first edge below it, or none
+    std::int32_t chained;    // next edge in its hash chain, or none
+    bool branches;           // it has children beside the first: they are in the hash table
 
     [[nodiscard]] std::int32_t node() const noexcept { return first_row + length - 1; }
   };
@@ -156,6 +172,35 @@ class PrefixTrie {
     std::int32_t edge;
     std::int32_t depth;
   };
+
+  // The maps while they are written. ragged_cu is complete from the start.
+  struct Maps {
+    std::int32_t *scatter, *ragged_cu, *compact_cu, *last_rows, *gather;
+    std::int64_t sequences;
+    std::int32_t ragged_rows;
+  };
+
+  // Sequences from `begin` to `end`, of about as many rows as the other chunks of a batch.
+  struct Chunk {
+    std::int64_t begin, end;
+  };
+  static constexpr std::int64_t chunk_rows = 16384;
+  static constexpr std::int64_t most_chunks = 256;
+  static constexpr std::int64_t most_workers = 16;
+
+  [[nodiscard]] static Chunk chunk_of(const Maps& maps, std::int64_t chunk, std::int64_t chunks) noexcept {
+    const auto begin = [&](std::int64_t c) -> std::int64_t {
+      return c == chunks
+                 ? maps.sequences
+                 : std::lower_bound(maps.ragged_cu, maps.ragged_cu + maps.sequences, maps.ragged_rows * c / chunks) -
+                       maps.ragged_cu;
+    };
+    return {begin(chunk), begin(chunk + 1)};
+  }
+
+  [[nodiscard]] static std::uint64_t key_of(std::int32_t node, std::uint32_t tag) noexcept {
+    return static_cast<std::uint64_t>(static_cast<std::uint32_t>(node)) << 32 | tag;
+  }
 
   template <TokenId Token>
   [[nodiscard]] static Status validate(const RaggedBatch<Token>& batch, BuildOptions options) noexcept {
@@ -171,25 +216,21 @@ class PrefixTrie {
     return {};
   }
 
-  // A sequence adds at most its own edge and the lower half of one that it splits, and the root of its namespace; its
-  // own edge and the root can be hashed; the way down has no more steps than there are edges with rows.
+  // A sequence adds at most its own edge and the lower half of one that it splits, and the root of its namespace; it
+  // makes no way down longer by more than one edge. Its own edge and the root can be hashed; twice as many chains keep
+  // most of them empty. All in all some 88 bytes a sequence in one namespace, 120 in several.
   template <TokenId Token>
   [[nodiscard]] Status reserve(const RaggedBatch<Token>& batch, std::size_t map_bytes) noexcept {
     const auto sequences = static_cast<std::size_t>(batch.sequences());
     const bool one_namespace = detail::RowIdentity(batch).one_namespace();
-    const std::size_t roots = one_namespace ? 1 : sequences;
-    const std::size_t edges = (2 * sequences + roots) * sizeof(Edge);
-    const std::size_t steps = 2 * sequences * sizeof(Step);
-    chain_count_ = std::bit_ceil(one_namespace ? sequences + 2 : 2 * sequences + 2);
-    chain_shift_ = 64 - std::countr_zero(chain_count_);
+    const std::size_t edges = ((one_namespace ? 2 : 3) * sequences + 1) * sizeof(Edge);
+    const std::size_t steps = (sequences + 1) * sizeof(Step);
+    chain_count_ = std::bit_ceil(2 * sequences + 2);
     const std::size_t chains = chain_count_ * sizeof(std::int32_t);
     if (!maps_.grow_to(map_bytes) || !edge_memory_.grow_to(edges) || !step_memory_.grow_to(steps) ||
         !chain_memory_.grow_to(chains)) {
       return detail::out_of_memory(map_bytes + edges + steps + chains);
     }
-    edges_ = reinterpret_cast<Edge*>(edge_memory_.data());
-    steps_ = reinterpret_cast<Step*>(step_memory_.data());
-    chains_ = reinterpret_cast<std::int32_t*>(chain_memory_.data());
     return {};
   }
 
@@ -198,140 +239,66 @@ class PrefixTrie {
                                            const Executor& executor) noexcept {
     const detail::RowIdentity identity(batch);
     if (identity.tokens_only()) {
-      return build_maps(detail::TokenRows<Token>(batch.tokens.data()), identity, batch.cu_seqlens, options, memory,
-                        executor);
+      return build_maps(detail::TokenRows<Token>(batch.tokens), identity, batch.cu_seqlens, options, memory, executor);
     }
     return build_maps(identity, identity, batch.cu_seqlens, options, memory, executor);
   }
 
-  // `rows` compares rows, `identity` the sequences. The walks down the trie are one thread's work. On several threads
-  // the rest, comparing neighbours and writing the maps, is divided by chunks of sequences.
+  // `rows` compares rows, `identity` the sequences.
   template <class Rows, class Executor>
   [[nodiscard]] PrefixIndexView build_maps(const Rows& rows, const detail::RowIdentity& identity,
                                            std::span<const std::int32_t> cu_seqlens, BuildOptions options,
                                            std::byte* memory, const Executor& executor) noexcept {
-    constexpr bool is_parallel = !std::is_same_v<Executor, SerialExecutor>;
     const std::int64_t sequences = static_cast<std::int64_t>(cu_seqlens.size()) - 1;
     const std::int32_t ragged_rows = cu_seqlens.back();
     const detail::IndexLayout layout(ragged_rows, sequences);
     const auto map = [memory](std::int64_t offset) { return reinterpret_cast<std::int32_t*>(memory + offset); };
-    std::int32_t* const scatter = map(layout.scatter);
-    std::int32_t* const ragged_cu = map(layout.ragged_cu);
-    std::int32_t* const compact_cu = map(layout.compact_cu);
-    std::int32_t* const last_rows = map(layout.last_rows);
-    std::memcpy(ragged_cu, cu_seqlens.data(), cu_seqlens.size_bytes());
+    const Maps maps{.scatter = map(layout.scatter),
+                    .ragged_cu = map(layout.ragged_cu),
+                    .compact_cu = map(layout.compact_cu),
+                    .last_rows = map(layout.last_rows),
+                    .gather = map(layout.gather),
+                    .sequences = sequences,
+                    .ragged_rows = ragged_rows};
+    std::memcpy(maps.ragged_cu, cu_seqlens.data(), cu_seqlens.size_bytes());
 
-    constexpr std::int64_t chunk_rows = 16384;
-    const std::int64_t chunks = is_parallel ? std::clamp<std::int64_t>(ragged_rows / chunk_rows, 1, 256) : 1;
-    const auto chunk_begin = [&](std::int64_t chunk) -> std::int64_t {
-      return chunk == chunks
-                 ? sequences
-                 : std::lower_bound(ragged_cu, ragged_cu + sequences, ragged_rows * chunk / chunks) - ragged_cu;
-    };
-    const auto for_each_sequence = [&](auto f) {
-      executor.parallel_for(chunks, [&](std::int64_t chunk) {
-        const std::int64_t end = chunk_begin(chunk + 1);
-        for (std::int64_t s = chunk_begin(chunk); s < end; ++s) {
-          f(s);
-        }
-      });
-    };
-    if constexpr (is_parallel) {
-      // Until it gets its own value, last_rows[s] holds how many rows s shares with the sequence before it.
-      for_each_sequence([&](std::int64_t s) {
-        last_rows[s] = s == 0 ? 0
-                              : static_cast<std::int32_t>(rows.match(
-                                    ragged_cu[s - 1], ragged_cu[s],
-                                    std::min(ragged_cu[s] - ragged_cu[s - 1], ragged_cu[s + 1] - ragged_cu[s])));
-      });
-    }
-
-    std::memset(chains_, 0xff, chain_count_ * sizeof(std::int32_t));  // none
-    edge_count_ = 0;
-    root_count_ = 0;
-    last_ = {};
-    const std::int32_t only_root = identity.one_namespace() ? add_root(0, 0) : none;
-    std::int32_t compact_rows = 0;
+    const Walk<Rows> walk(*this, rows, identity);
+    const std::int64_t chunks = std::clamp<std::int64_t>(ragged_rows / chunk_rows, 1, most_chunks);
     std::int32_t max_seqlen = 0;
-    std::int64_t chunks_begun = 0;
-    std::int64_t next_chunk = 0;
-    for (std::int64_t s = 0; s < sequences; ++s) {
-      const std::int32_t begin = ragged_cu[s];
-      const std::int32_t end = ragged_cu[s + 1];
-      const bool starts_chunk = s == next_chunk;
-      while (s == next_chunk) {
-        next_chunk = chunk_begin(++chunks_begun);
-      }
-      compact_cu[s] = compact_rows;
-      std::int32_t first_new = begin;
-      if (begin < end && !identity.opted_out(s)) {
-        const std::int32_t root = only_root != none ? only_root : find_root(identity, s);
-        if constexpr (is_parallel) {
-          const bool follows = last_.root == root && s > 0 && last_.begin == ragged_cu[s - 1] && last_.end == begin;
-          const std::int32_t shared = follow_last(rows, root, begin, end, follows ? last_rows[s] : unknown);
-          // The last sequence's rows may not be written yet: they are copied later, within the chunk.
-          last_rows[s] = follows && !starts_chunk ? shared : 0;
-          if (last_rows[s] == 0) {
-            write_steps(scatter + begin, shared);
-          }
-          first_new = walk(rows, root, begin, begin + shared, end, compact_rows, scatter, end);
-        } else {
-          const std::int32_t from = last_.begin;
-          const std::int32_t shared = follow_last(rows, root, begin, end, unknown);
-          detail::copy_run(scatter + begin, scatter + from, shared, ragged_rows - begin);
-          first_new = walk(rows, root, begin, begin + shared, end, compact_rows, scatter, ragged_rows);
-        }
-      } else if constexpr (is_parallel) {
-        last_rows[s] = 0;
-      }
-      if constexpr (!is_parallel) {
-        detail::fill_run(scatter + first_new, end - first_new, compact_rows, ragged_rows - first_new);
-        last_rows[s] = begin < end ? scatter[end - 1] : none;
-      }
-      compact_rows += end - first_new;
-      max_seqlen = std::max(max_seqlen, end - begin);
+    if constexpr (std::is_same_v<Executor, SerialExecutor>) {
+      max_seqlen = number_rows(walk, maps);
+    } else {
+      max_seqlen = number_rows(walk, maps, chunks, executor);
     }
-    compact_cu[sequences] = compact_rows;
-
-    if constexpr (is_parallel) {
-      for_each_sequence([&](std::int64_t s) {
-        const std::int32_t begin = ragged_cu[s];
-        const std::int32_t end = ragged_cu[s + 1];
-        const std::int32_t count = compact_cu[s + 1] - compact_cu[s];
-        // Rows between the two were written by the walk.
-        if (last_rows[s] > 0) {
-          detail::copy_run(scatter + begin, scatter + ragged_cu[s - 1], last_rows[s], last_rows[s]);
+    const std::int32_t compact_rows = maps.compact_cu[sequences];
+    const auto padded_rows = static_cast<std::int32_t>(detail::round_up(compact_rows, options.pad_to));
+    std::int32_t* const parent = map(layout.parent(padded_rows));
+    if constexpr (std::is_same_v<Executor, SerialExecutor>) {
+      write_sources(maps, parent, {0, sequences});
+    } else {
+      // From both ends: a core then finds what it wrote in the last build, if there are two.
+      std::atomic<bool> has_first = false;
+      std::atomic<bool> taken[most_chunks] = {};
+      executor.parallel_for(std::min(chunks, most_workers), [&](std::int64_t) {
+        const bool is_first = !has_first.exchange(true);
+        for (std::int64_t i = 0; i < chunks; ++i) {
+          const std::int64_t c = is_first ? i : chunks - 1 - i;
+          if (!taken[c].exchange(true)) {
+            write_sources(maps, parent, chunk_of(maps, c, chunks));
+          }
         }
-        detail::fill_run(scatter + end - count, count, compact_cu[s], count);
-        last_rows[s] = begin < end ? scatter[end - 1] : none;
       });
     }
-    const auto padded_rows = static_cast<std::int32_t>(detail::round_up(compact_rows, options.pad_to));
-    std::int32_t* const gather = map(layout.gather);
-    std::int32_t* const parent = map(layout.parent(padded_rows));
-    executor.parallel_for(chunks, [&](std::int64_t chunk) {
-      const std::int64_t chunk_end = chunk_begin(chunk + 1);
-      for (std::int64_t s = chunk_begin(chunk); s < chunk_end; ++s) {
-        const std::int32_t first = compact_cu[s];
-        const std::int32_t count = compact_cu[s + 1] - first;
-        if (count > 0) {
-          const std::int32_t source = ragged_cu[s + 1] - count;
-          const std::int64_t room = compact_cu[chunk_end] - first;
-          detail::fill_run(gather + first, count, source, room);
-          detail::fill_run(parent + first, count, first - 1, room);
-          parent[first] = source == ragged_cu[s] ? none : scatter[source - 1];
-        }
-      }
-    });
-    std::memset(gather + compact_rows, 0, static_cast<std::size_t>(padded_rows - compact_rows) * sizeof(std::int32_t));
+    std::memset(maps.gather + compact_rows, 0,
+                static_cast<std::size_t>(padded_rows - compact_rows) * sizeof(std::int32_t));
 
     const auto count = [](std::int64_t n) { return static_cast<std::size_t>(n); };
-    return {.gather = {gather, count(padded_rows)},
-            .scatter = {scatter, count(ragged_rows)},
-            .compact_cu = {compact_cu, count(sequences + 1)},
-            .ragged_cu = {ragged_cu, count(sequences + 1)},
+    return {.gather = {maps.gather, count(padded_rows)},
+            .scatter = {maps.scatter, count(ragged_rows)},
+            .compact_cu = {maps.compact_cu, count(sequences + 1)},
+            .ragged_cu = {maps.ragged_cu, count(sequences + 1)},
             .parent = {parent, count(compact_rows)},
-            .last_rows = {last_rows, count(sequences)},
+            .last_rows = {maps.last_rows, count(sequences)},
             .ragged_rows = ragged_rows,
             .compact_rows = compact_rows,
             .padded_rows = padded_rows,
@@ -339,169 +306,330 @@ class PrefixTrie {
             .block = {memory, count(layout.bytes(padded_rows, compact_rows))}};
   }
 
-  // Follows the rows from `row` on, where `follow_last` has ended, and writes the compact rows of those that the trie
-  // has. Hangs the first row that it does not have, and all after it, into the trie as one edge that starts at
-  // `next_row`; returns that row.
+  // Puts all sequences into the trie and writes compact_cu, scatter and last_rows. Returns the longest sequence. The
+  // arguments are copies, so that a compiler knows that writing a map does not change them: 5% of a build.
   template <class Rows>
-  std::int32_t walk(const Rows& rows, std::int32_t root, std::int32_t begin, std::int32_t row, std::int32_t end,
-                    std::int32_t next_row, std::int32_t* scatter, std::int32_t room_end) noexcept {
-    // Members that the stores below might change, for all that a compiler knows.
-    Edge* const edges = edges_;
-    const std::uint64_t seed = seed_;
-    Step* step = steps_ + last_.steps;
+  static std::int32_t number_rows(Walk<Rows> walk, Maps maps) noexcept {
+    std::int32_t compact_rows = 0;
+    for (std::int64_t s = 0; s < maps.sequences; ++s) {
+      const std::int32_t begin = maps.ragged_cu[s];
+      const std::int32_t end = maps.ragged_cu[s + 1];
+      const std::int32_t first_new = walk.insert(s, begin, end, compact_rows, unknown);
+      maps.compact_cu[s] = compact_rows;
+      detail::copy_run(maps.scatter + begin, maps.scatter + walk.source(), first_new - begin, maps.ragged_rows - begin);
+      detail::fill_run(maps.scatter + first_new, end - first_new, compact_rows, maps.ragged_rows - first_new);
+      maps.last_rows[s] = begin < end ? maps.scatter[end - 1] : none;
+      compact_rows += end - first_new;
+    }
+    maps.compact_cu[maps.sequences] = compact_rows;
+    return walk.max_seqlen();
+  }
 
-    Edge* above = edges + (last_.steps == 0 ? root : step[-1].edge);
-    if (last_.steps > 0 && row < end) {
-      // The last sequence and this one part within an edge, or the last one ended there.
-      const std::int32_t passed = row - begin - step[-1].depth;
-      if (passed < above->length) {
-        const std::int32_t matched = match(rows, *above, passed, row, end);
-        detail::fill_run(scatter + row, matched, above->first_row + passed, room_end - row);
-        row += matched;
-        if (row < end && passed + matched < above->length) {
-          split(rows, *above, passed + matched);
+  // The same on several threads. The first worker to come puts the sequences into the trie, in order. The others go
+  // ahead of it and compare each sequence with the one before, which is most of what it needs to know, then write
+  // scatter behind it. Nobody waits for a worker that has not come yet, so any executor will do.
+  template <class Rows, class Executor>
+  static std::int32_t number_rows(const Walk<Rows>& empty, Maps maps, std::int64_t chunks,
+                                  const Executor& executor) noexcept {
+    enum : int { untouched, claimed, compared };
+    std::atomic<bool> has_walker = false;
+    std::atomic<int> comparison[most_chunks] = {};
+    std::atomic<std::int64_t> walked = 0;
+    std::atomic<std::int64_t> next_to_write = 0;
+    std::int32_t max_seqlen = 0;
+    const auto claim = [&](std::int64_t c) {
+      int expected = untouched;
+      return comparison[c].compare_exchange_strong(expected, claimed);
+    };
+    // Until it gets its own value, last_rows[s] holds how many rows s has in common with the sequence before it; from
+    // the walk on, how many of them are to be copied from there.
+    executor.parallel_for(std::min(chunks, most_workers), [&](std::int64_t) {
+      if (!has_walker.exchange(true)) {
+        Walk<Rows> walk = empty;
+        std::int32_t compact_rows = 0;
+        maps.compact_cu[0] = 0;
+        for (std::int64_t c = 0; c < chunks; ++c) {
+          const bool is_compared = !claim(c);
+          if (is_compared) {
+            comparison[c].wait(claimed);
+          }
+          const Chunk chunk = chunk_of(maps, c, chunks);
+          for (std::int64_t s = chunk.begin; s < chunk.end; ++s) {
+            const std::int32_t begin = maps.ragged_cu[s];
+            const std::int32_t end = maps.ragged_cu[s + 1];
+            const bool follows = s > 0 && walk.last_was(maps.ragged_cu[s - 1], begin);
+            const std::int32_t first_new =
+                walk.insert(s, begin, end, compact_rows, is_compared && follows ? maps.last_rows[s] : unknown);
+            // The sequence before may lie in a chunk that somebody else will write.
+            maps.last_rows[s] = follows && s > chunk.begin ? std::min(walk.shared(), first_new - begin) : 0;
+            walk.write_known(maps.scatter + begin, maps.last_rows[s], first_new - begin);
+            compact_rows += end - first_new;
+            maps.compact_cu[s + 1] = compact_rows;
+          }
+          walked.store(c + 1);
+          walked.notify_all();
+        }
+        max_seqlen = walk.max_seqlen();
+      } else {
+        for (std::int64_t c = chunks - 1; c > 0; --c) {
+          if (claim(c)) {
+            const Chunk chunk = chunk_of(maps, c, chunks);
+            for (std::int64_t s = std::max<std::int64_t>(chunk.begin, 1); s < chunk.end; ++s) {
+              maps.last_rows[s] = empty.compare(maps.ragged_cu[s - 1], maps.ragged_cu[s], maps.ragged_cu[s + 1]);
+            }
+            comparison[c].store(compared);
+            comparison[c].notify_one();
+          }
         }
       }
-    }
-    while (row < end) {
-      const std::int32_t node = above->node();
-      const std::uint32_t tag = rows.tag(row, seed);
-      std::int32_t below = above->first_child;
-      std::int32_t matched = 0;
-      if (below == none) {
-        below = above->first_child = add_edge(row, next_row, end - row, node, tag);
-      } else {
-        if (edges[below].tag == tag) {
-          matched = match_tagged(rows, edges[below], row, end);
+      for (std::int64_t c = next_to_write++; c < chunks; c = next_to_write++) {
+        for (std::int64_t done = walked.load(); done <= c; done = walked.load()) {
+          walked.wait(done);
         }
-        if (matched == 0) {
-          std::int32_t& chain = chain_of(node, tag);
-          for (below = above->branches ? chain : none; below != none; below = edges[below].chained) {
-            if (edges[below].tag == tag && edges[below].parent == node) {
-              matched = match_tagged(rows, edges[below], row, end);
-              if (matched > 0) {
-                break;
+        const Chunk chunk = chunk_of(maps, c, chunks);
+        for (std::int64_t s = chunk.begin; s < chunk.end; ++s) {
+          const std::int32_t begin = maps.ragged_cu[s];
+          const std::int32_t end = maps.ragged_cu[s + 1];
+          const std::int32_t count = maps.compact_cu[s + 1] - maps.compact_cu[s];
+          if (maps.last_rows[s] > 0) {
+            detail::copy_run(maps.scatter + begin, maps.scatter + maps.ragged_cu[s - 1], maps.last_rows[s],
+                             maps.last_rows[s]);
+          }
+          detail::fill_run(maps.scatter + end - count, count, maps.compact_cu[s], count);
+          maps.last_rows[s] = begin < end ? maps.scatter[end - 1] : none;
+        }
+      }
+    });
+    return max_seqlen;
+  }
+
+  // Writes gather and parent, where the new rows of these sequences are one run.
+  static void write_sources(Maps maps, std::int32_t* parent, Chunk chunk) noexcept {
+    const std::int32_t begin = maps.compact_cu[chunk.begin];
+    const std::int32_t end = maps.compact_cu[chunk.end];
+    detail::fill_run(parent + begin, end - begin, begin - 1, end - begin);
+    for (std::int64_t s = chunk.begin; s < chunk.end; ++s) {
+      const std::int32_t first = maps.compact_cu[s];
+      const std::int32_t count = maps.compact_cu[s + 1] - first;
+      if (count > 0) {
+        const std::int32_t source = maps.ragged_cu[s + 1] - count;
+        detail::fill_run(maps.gather + first, count, source, end - first);
+        parent[first] = source == maps.ragged_cu[s] ? none : maps.scatter[source - 1];
+      }
+    }
+  }
+
+  // The trie of one build, in the memory of a PrefixTrie, and the way down to the end of the sequence that was put in
+  // last.
+  template <class Rows>
+  class Walk {
+   public:
+    Walk(PrefixTrie& trie, const Rows& rows, const detail::RowIdentity& identity) noexcept
+        : rows_(rows),
+          identity_(identity),
+          edges_(reinterpret_cast<Edge*>(trie.edge_memory_.data())),
+          steps_(reinterpret_cast<Step*>(trie.step_memory_.data())),
+          chains_(reinterpret_cast<std::int32_t*>(trie.chain_memory_.data())),
+          seed_(trie.seed_),
+          chain_shift_(64 - std::countr_zero(trie.chain_count_)) {
+      std::memset(chains_, 0xff, trie.chain_count_ * sizeof(std::int32_t));  // none
+      if (identity.one_namespace()) {
+        only_root_ = add_root(0, 0);
+      }
+    }
+
+    // Hangs a sequence into the trie: its first row that the trie does not have, and all after it, become an edge that
+    // starts at compact row `next_row`. Returns that row, or `end`. `shared` is how many rows it has in common with the
+    // sequence that was put in last, where that is known.
+    RADIXMLP_ALWAYS_INLINE std::int32_t insert(std::int64_t sequence, std::int32_t begin, std::int32_t end,
+                                               std::int32_t next_row, std::int32_t shared) noexcept {
+      max_seqlen_ = std::max(max_seqlen_, end - begin);
+      if (begin == end || identity_.opted_out(sequence)) {
+        return begin;
+      }
+      const std::int32_t root = only_root_ != none ? only_root_ : find_root(sequence);
+      // Neighbours in a batch share most of their way down.
+      if (root != last_root_) {
+        shared = 0;
+        last_root_ = root;
+        steps_[0] = {root, 0};
+        step_count_ = 1;
+      } else {
+        if (shared == unknown) {
+          shared = static_cast<std::int32_t>(
+              rows_.match(last_begin_, begin, std::min(last_end_ - last_begin_, end - begin)));
+        }
+        while (step_count_ > 1 && steps_[step_count_ - 1].depth >= shared) {
+          --step_count_;
+        }
+      }
+      shared_ = shared;
+      source_ = last_begin_;
+      last_begin_ = begin;
+      last_end_ = end;
+
+      std::int32_t row = begin + shared;
+      if (row == end) {
+        return row;
+      }
+      const Step& last_step = steps_[step_count_ - 1];
+      Edge* above = edges_ + last_step.edge;
+      std::int32_t passed = shared - last_step.depth;
+      if (passed < above->length) {
+        // The last sequence and this one part within an edge, or the last one ended there.
+        const std::int32_t matched = match(*above, passed, row, end);
+        source_ = matched > 0 ? above->source - last_step.depth : source_;
+        row += matched;
+        passed += matched;
+      }
+      while (row < end) {
+        const std::uint32_t tag = rows_.tag(row, seed_);
+        if (passed < above->length) {
+          split(*above, passed);
+        }
+        const std::uint64_t key = key_of(above->node(), tag);
+        std::int32_t below = above->child;
+        std::int32_t matched = 0;
+        if (below == none) {
+          below = above->child = add_edge(key, row, next_row, end - row);
+        } else {
+          if (edges_[below].key == key) {
+            matched = match_tagged(edges_[below], row, end);
+          }
+          if (matched == 0) {
+            std::int32_t& chain = chain_of(key);
+            for (below = above->branches ? chain : none; below != none; below = edges_[below].chained) {
+              if (edges_[below].key == key) {
+                matched = match_tagged(edges_[below], row, end);
+                if (matched > 0) {
+                  break;
+                }
               }
             }
-          }
-          if (below == none) {
-            above->branches = true;
-            below = add_edge(row, next_row, end - row, node, tag);
-            edges[below].chained = std::exchange(chain, below);
+            if (matched == 0) {
+              above->branches = true;
+              below = add_edge(key, row, next_row, end - row);
+              edges_[below].chained = std::exchange(chain, below);
+            }
           }
         }
+        const std::int32_t depth = row - begin;
+        steps_[step_count_++] = {below, depth};
+        if (matched == 0) {
+          break;
+        }
+        above = edges_ + below;
+        source_ = above->source - depth;
+        row += matched;
+        passed = matched;
       }
-      *step++ = {below, row - begin};
-      if (matched == 0) {
-        break;
+      return row;
+    }
+
+    // First ragged row of a sequence that has all rows of the last one that are not new.
+    [[nodiscard]] std::int32_t source() const noexcept { return source_; }
+    // How many rows the last sequence has in common with the one before it.
+    [[nodiscard]] std::int32_t shared() const noexcept { return shared_; }
+    [[nodiscard]] bool last_was(std::int32_t begin, std::int32_t end) const noexcept {
+      return last_begin_ == begin && last_end_ == end;
+    }
+    [[nodiscard]] std::int32_t max_seqlen() const noexcept { return max_seqlen_; }
+
+    // How many rows two sequences have in common that follow each other: the first ends where the second begins.
+    [[nodiscard]] std::int32_t compare(std::int32_t first, std::int32_t second, std::int32_t end) const noexcept {
+      return static_cast<std::int32_t>(rows_.match(first, second, std::min(second - first, end - second)));
+    }
+
+    // The compact rows of rows `from` to `to` of the last sequence, none of them new, to scatter[from] and on.
+    void write_known(std::int32_t* scatter, std::int32_t from, std::int32_t to) const noexcept {
+      for (const Step* step = steps_ + step_count_ - 1; to > from; --step) {
+        const std::int32_t first = std::max(from, step->depth);
+        if (first < to) {
+          detail::fill_run(scatter + first, to - first, edges_[step->edge].first_row + first - step->depth, to - first);
+          to = first;
+        }
       }
-      above = edges + below;
-      if (matched == 1) {  // most edges where short sequences branch: 8% of their build
-        scatter[row] = above->first_row;
+    }
+
+   private:
+    // How many rows of the edge, behind its first `passed`, equal those from `row` on.
+    [[nodiscard]] std::int32_t match(const Edge& edge, std::int32_t passed, std::int32_t row,
+                                     std::int32_t end) const noexcept {
+      return static_cast<std::int32_t>(
+          rows_.match(edge.source + passed, row, std::min(edge.length - passed, end - row)));
+    }
+
+    // The same for the whole edge, whose first row has the tag of `row`.
+    [[nodiscard]] std::int32_t match_tagged(const Edge& edge, std::int32_t row, std::int32_t end) const noexcept {
+      if constexpr (Rows::tag_is_row) {
+        return edge.length == 1 ? 1 : 1 + match(edge, 1, row + 1, end);
       } else {
-        detail::fill_run(scatter + row, matched, above->first_row, room_end - row);
-      }
-      row += matched;
-      if (matched < above->length && row < end) {
-        split(rows, *above, matched);
+        return match(edge, 0, row, end);
       }
     }
-    last_.steps = static_cast<std::int32_t>(step - steps_);
-    return row;
-  }
 
-  // Neighbours in a batch share most of their way down: keeps the steps that this sequence has in common with the one
-  // before and returns the number of rows that both have, `shared` where it is known.
-  template <class Rows>
-  [[nodiscard]] std::int32_t follow_last(const Rows& rows, std::int32_t root, std::int32_t begin, std::int32_t end,
-                                         std::int32_t shared) noexcept {
-    if (last_.root != root) {
-      shared = 0;
-    } else if (shared == unknown) {
-      shared =
-          static_cast<std::int32_t>(rows.match(last_.begin, begin, std::min(last_.end - last_.begin, end - begin)));
+    // The edge keeps its first `length` rows, and with them its place in the parent; a new edge takes the rest and the
+    // children. Those hang from the last row, which is the same node as before.
+    void split(Edge& upper, std::int32_t length) noexcept {
+      const std::int32_t source = upper.source + length;
+      const std::int32_t lower = add_edge(key_of(upper.first_row + length - 1, rows_.tag(source, seed_)), source,
+                                          upper.first_row + length, upper.length - length);
+      edges_[lower].child = upper.child;
+      edges_[lower].branches = upper.branches;
+      upper.length = length;
+      upper.child = lower;
+      upper.branches = false;
     }
-    while (last_.steps > 0 && steps_[last_.steps - 1].depth >= shared) {
-      --last_.steps;
+
+    std::int32_t add_edge(std::uint64_t key, std::int32_t source, std::int32_t first_row,
+                          std::int32_t length) noexcept {
+      edges_[edge_count_] = {key, source, first_row, length, none, none, false};
+      return edge_count_++;
     }
-    last_.root = root;
-    last_.begin = begin;
-    last_.end = end;
-    return shared;
-  }
 
-  // The compact rows of the first `shared` rows of a sequence, from the steps down to there.
-  void write_steps(std::int32_t* scatter, std::int32_t shared) const noexcept {
-    for (std::int32_t i = 0; i < last_.steps; ++i) {
-      const std::int32_t next = i + 1 < last_.steps ? steps_[i + 1].depth : shared;
-      const std::int32_t rows = next - steps_[i].depth;
-      detail::fill_run(scatter + steps_[i].depth, rows, edges_[steps_[i].edge].first_row, rows);
+    // Roots are edges without rows; their nodes are -1, -2, ..., apart from all rows.
+    std::int32_t add_root(std::int32_t sequence, std::uint32_t tag) noexcept {
+      return add_edge(key_of(namespace_parent, tag), sequence, -root_count_++, 0);
     }
-  }
 
-  // How many rows of the edge, behind its first `passed`, equal those from `row` on.
-  template <class Rows>
-  [[nodiscard]] static std::int32_t match(const Rows& rows, const Edge& edge, std::int32_t passed, std::int32_t row,
-                                          std::int32_t end) noexcept {
-    return static_cast<std::int32_t>(rows.match(edge.source + passed, row, std::min(edge.length - passed, end - row)));
-  }
-
-  // The same for the whole edge, whose first row has the tag of `row`.
-  template <class Rows>
-  [[nodiscard]] static std::int32_t match_tagged(const Rows& rows, const Edge& edge, std::int32_t row,
-                                                 std::int32_t end) noexcept {
-    if constexpr (Rows::tag_is_row) {
-      return edge.length == 1 ? 1 : 1 + match(rows, edge, 1, row + 1, end);
-    } else {
-      return match(rows, edge, 0, row, end);
-    }
-  }
-
-  // The edge keeps its first `length` rows, and with them its place in the parent; a new edge takes the rest and the
-  // children. Those hang from the last row, which is the same node as before.
-  template <class Rows>
-  void split(const Rows& rows, Edge& upper, std::int32_t length) noexcept {
-    const std::int32_t source = upper.source + length;
-    const std::int32_t lower = add_edge(source, upper.first_row + length, upper.length - length,
-                                        upper.first_row + length - 1, rows.tag(source, seed_));
-    edges_[lower].first_child = upper.first_child;
-    edges_[lower].branches = upper.branches;
-    upper.length = length;
-    upper.first_child = lower;
-    upper.branches = false;
-  }
-
-  std::int32_t add_edge(std::int32_t source, std::int32_t first_row, std::int32_t length, std::int32_t parent,
-                        std::uint32_t tag) noexcept {
-    edges_[edge_count_] = {source, first_row, length, parent, none, none, tag, false};
-    return edge_count_++;
-  }
-
-  // Roots are edges without rows; their nodes are -1, -2, ..., apart from all rows.
-  std::int32_t add_root(std::int32_t sequence, std::uint32_t tag) noexcept {
-    return add_edge(sequence, -root_count_++, 0, namespace_parent, tag);
-  }
-
-  [[nodiscard]] std::int32_t find_root(const detail::RowIdentity& identity, std::int64_t sequence) noexcept {
-    const std::uint32_t tag = identity.namespace_tag(sequence, seed_);
-    std::int32_t& chain = chain_of(namespace_parent, tag);
-    for (std::int32_t e = chain; e != none; e = edges_[e].chained) {
-      if (edges_[e].tag == tag && edges_[e].parent == namespace_parent &&
-          identity.same_namespace(edges_[e].source, sequence)) {
-        return e;
+    [[nodiscard]] std::int32_t find_root(std::int64_t sequence) noexcept {
+      const std::uint32_t tag = identity_.namespace_tag(sequence, seed_);
+      const std::uint64_t key = key_of(namespace_parent, tag);
+      std::int32_t& chain = chain_of(key);
+      for (std::int32_t e = chain; e != none; e = edges_[e].chained) {
+        if (edges_[e].key == key && identity_.same_namespace(edges_[e].source, sequence)) {
+          return e;
+        }
       }
+      const std::int32_t root = add_root(static_cast<std::int32_t>(sequence), tag);
+      edges_[root].chained = std::exchange(chain, root);
+      return root;
     }
-    const std::int32_t root = add_root(static_cast<std::int32_t>(sequence), tag);
-    edges_[root].chained = std::exchange(chain, root);
-    return root;
-  }
 
-  // Multiply-shift hashing (Dietzfelbinger et al. 1997): with a secret odd multiplier any two different keys share a
-  // chain with a chance of at most 2 in the number of chains, so no input makes chains long.
-  [[nodiscard]] std::int32_t& chain_of(std::int32_t node, std::uint32_t tag) noexcept {
-    const std::uint64_t key = static_cast<std::uint64_t>(static_cast<std::uint32_t>(node)) << 32 | tag;
-    return chains_[(key * (seed_ | 1)) >> chain_shift_];
-  }
+    // Multiply-shift hashing (Dietzfelbinger et al. 1997): with a secret odd multiplier any two different keys share a
+    // chain with a chance of at most 2 in the number of chains, so no input makes chains long.
+    [[nodiscard]] std::int32_t& chain_of(std::uint64_t key) const noexcept {
+      return chains_[(key * (seed_ | 1)) >> chain_shift_];
+    }
+
+    const Rows rows_;
+    const detail::RowIdentity& identity_;
+    Edge* const edges_;
+    Step* const steps_;
+    std::int32_t* const chains_;
+    const std::uint64_t seed_;
+    const int chain_shift_;
+    std::int32_t edge_count_ = 0;
+    std::int32_t root_count_ = 0;
+    std::int32_t only_root_ = none;
+    std::int32_t max_seqlen_ = 0;
+    std::int32_t step_count_ = 1;
+    std::int32_t shared_ = 0;
+    std::int32_t source_ = 0;
+    std::int32_t last_root_ = none;
+    std::int32_t last_begin_ = 0;
+    std::int32_t last_end_ = 0;
+  };
 
   // Secret, so that no input can be made that collides; the index does not depend on it.
   [[nodiscard]] static std::uint64_t fresh_seed(const void* salt) noexcept {
@@ -515,19 +643,7 @@ class PrefixTrie {
   detail::IndexMemory edge_memory_;
   detail::IndexMemory step_memory_;
   detail::IndexMemory chain_memory_;
-  Edge* edges_ = nullptr;
-  Step* steps_ = nullptr;
-  std::int32_t* chains_ = nullptr;
   std::size_t chain_count_ = 0;
-  int chain_shift_ = 0;
-  std::int32_t edge_count_ = 0;
-  std::int32_t root_count_ = 0;
-  struct {
-    std::int32_t root = none;
-    std::int32_t begin = 0;
-    std::int32_t end = 0;
-    std::int32_t steps = 0;
-  } last_;  // the sequence before: its ragged rows, and the steps down to its end
   std::uint64_t seed_ = fresh_seed(this);
 };
 

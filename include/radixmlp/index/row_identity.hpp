@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <span>
 
 #include "radixmlp/index/ragged_batch.hpp"
 
@@ -25,46 +27,63 @@ template <class T>
   return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
 }
 
-// Equal leading bytes of two arrays, up to the last whole word of them. Blocks of 128 bytes in vectors of the
-// compilers' own language: a loop over words is not vectorised by g++ -O2, and its sum over lanes costs more than its
-// loads at -O3.
-[[nodiscard]] inline std::int64_t equal_bytes(const std::byte* a, const std::byte* b, std::int64_t bytes) noexcept {
-  static_assert(std::endian::native == std::endian::little, "radixmlp: hosts are little-endian");
-  using Vector = std::uint64_t __attribute__((vector_size(16)));
-  constexpr std::int64_t block = 128;
-  constexpr std::int64_t word = sizeof(std::uint64_t);
-  std::int64_t i = 0;
-  for (; i + block <= bytes; i += block) {
-    Vector any = {};
-    for (std::int64_t at = i; at < i + block; at += std::int64_t{sizeof(Vector)}) {
-      Vector x, y;
-      std::memcpy(&x, a + at, sizeof x);
-      std::memcpy(&y, b + at, sizeof y);
-      any |= x ^ y;
-    }
-    if ((any[0] | any[1]) != 0) {
-      break;
-    }
+// Which of the sixteen 4-byte words at a differ from those at b, a bit each. In vectors of the compilers' own language:
+// they have no word for "collect the signs of the lanes", so every lane brings a bit of its own.
+[[nodiscard]] inline std::uint32_t differing_words(const std::byte* a, const std::byte* b) noexcept {
+  using Vector = std::uint32_t __attribute__((vector_size(16)));
+  Vector bits = {};
+  for (std::uint32_t v = 0; v < 4; ++v) {
+    const Vector x = load<Vector>(a + v * sizeof(Vector));
+    const Vector y = load<Vector>(b + v * sizeof(Vector));
+    const std::uint32_t first = 1U << (4 * v);
+    bits |= ~Vector(x == y) & Vector{first, 2 * first, 4 * first, 8 * first};
   }
-  for (; i + word <= bytes; i += word) {
-    if (const std::uint64_t bits = load<std::uint64_t>(a + i) ^ load<std::uint64_t>(b + i); bits != 0) {
-      return i + std::countr_zero(bits) / 8;
-    }
-  }
-  return i;
+  using Halves = std::uint64_t __attribute__((vector_size(16)));
+  const auto halves = Halves(bits);
+  const std::uint64_t half = halves[0] | halves[1];
+  return static_cast<std::uint32_t>(half | half >> 32);
 }
 
-// How many of n values at a, `stride` bytes apart, equal those at b, counted from the front.
+// Equal leading bytes of two arrays, up to the last whole 4-byte word of them; the first `readable` bytes of both may
+// be read. Long runs are memcmp's, which has wider vectors than the build's target may allow.
+[[nodiscard]] inline std::int64_t equal_bytes(const std::byte* a, const std::byte* b, std::int64_t bytes,
+                                              std::int64_t readable) noexcept {
+  static_assert(std::endian::native == std::endian::little, "radixmlp: hosts are little-endian");
+  constexpr std::int64_t long_block = 256;
+  constexpr std::int64_t block = 64;
+  constexpr std::int64_t word = 4;
+  std::int64_t i = 0;
+  std::size_t opaque = long_block;
+  asm("" : "+r"(opaque));
+  while (i + long_block <= bytes && std::memcmp(a + i, b + i, opaque) == 0) {
+    i += long_block;
+  }
+  for (; i < bytes && i + block <= readable; i += block) {
+    if (const std::uint32_t differing = differing_words(a + i, b + i); differing != 0) {
+      return std::min(i + word * std::countr_zero(differing), bytes);
+    }
+  }
+  while (i + word <= bytes && load<std::uint32_t>(a + i) == load<std::uint32_t>(b + i)) {
+    i += word;
+  }
+  return std::min(i, bytes);
+}
+
+// How many of n values at a, `stride` bytes apart, equal those at b, counted from the front. Where the values are
+// contiguous, `readable` of them may be read.
 template <class T>
 [[nodiscard]] inline std::int64_t equal_values(const std::byte* a, const std::byte* b, std::int64_t n,
-                                               std::int64_t stride = sizeof(T)) noexcept {
+                                               std::int64_t readable, std::int64_t stride = sizeof(T)) noexcept {
   constexpr std::int64_t size = sizeof(T);
   std::int64_t i = 0;
   if (stride == size) {
     if (n == 0 || load<T>(a) != load<T>(b)) {
-      return 0;  // most looks at a branch end here
+      return 0;
     }
-    i = equal_bytes(a, b, n * size) / size;
+    i = equal_bytes(a, b, n * size, readable * size) / size;
+    if constexpr (size >= 4) {
+      return i;
+    }
   }
   while (i < n && load<T>(a + i * stride) == load<T>(b + i * stride)) {
     ++i;
@@ -109,15 +128,15 @@ struct Column {
   [[nodiscard]] std::int64_t match(std::int64_t a, std::int64_t b, std::int64_t n) const noexcept {
     switch (width) {
       case 1:
-        return equal_values<std::uint8_t>(row(a), row(b), n, stride);
+        return equal_values<std::uint8_t>(row(a), row(b), n, n, stride);
       case 2:
-        return equal_values<std::uint16_t>(row(a), row(b), n, stride);
+        return equal_values<std::uint16_t>(row(a), row(b), n, n, stride);
       case 4:
-        return equal_values<std::uint32_t>(row(a), row(b), n, stride);
+        return equal_values<std::uint32_t>(row(a), row(b), n, n, stride);
       case 8:
-        return equal_values<std::uint64_t>(row(a), row(b), n, stride);
+        return equal_values<std::uint64_t>(row(a), row(b), n, n, stride);
       default:
-        return equal_values<Key128>(row(a), row(b), n, stride);
+        return equal_values<Key128>(row(a), row(b), n, n, stride);
     }
   }
 };
@@ -128,11 +147,13 @@ class TokenRows {
  public:
   static constexpr bool tag_is_row = sizeof(Token) == sizeof(std::uint32_t);  // rows with equal tags are equal
 
-  explicit TokenRows(const Token* tokens) noexcept : tokens_(tokens) {}
+  explicit TokenRows(std::span<const Token> tokens) noexcept
+      : tokens_(tokens.data()), count_(static_cast<std::int64_t>(tokens.size())) {}
 
+  // a comes before b.
   [[nodiscard]] std::int64_t match(std::int64_t a, std::int64_t b, std::int64_t n) const noexcept {
     return equal_values<Token>(reinterpret_cast<const std::byte*>(tokens_ + a),
-                               reinterpret_cast<const std::byte*>(tokens_ + b), n);
+                               reinterpret_cast<const std::byte*>(tokens_ + b), n, count_ - b);
   }
   [[nodiscard]] std::uint32_t tag(std::int64_t row, std::uint64_t seed) const noexcept {
     if constexpr (tag_is_row) {
@@ -144,6 +165,7 @@ class TokenRows {
 
  private:
   const Token* tokens_;
+  std::int64_t count_;
 };
 
 // What makes two rows equal: the batch's attributes with their types erased. The batch must be valid.
