@@ -288,11 +288,19 @@ void compare_doubling(const Options& options, Report::Facts facts) {
   add("all different", shared_prefix(2 * scale, 512, 0), shared_prefix(4 * scale, 512, 0));
 }
 
-// The same batch on one thread and on two.
+// The same batch on one thread and on two. The first row is plain arithmetic: near 2, or there are no two processors.
 void compare_threads(const Options& options, Report::Facts facts) {
   Report report({"build on two threads"}, {"rows", "us on one", "us on two", "ratio"}, std::move(facts));
   const InterleaveOptions timing{.seconds = options.smoke ? 0.02 : 0.5, .min_rounds = options.smoke ? 1U : 9U};
   const example::ThreadPool pool(2);
+  const std::function<void(std::int64_t)> spin = [](std::int64_t) {
+    for (int i = 0; i < 100'000; ++i) {
+      benchmark::DoNotOptimize(i);
+    }
+  };
+  const std::vector<Timing> spins =
+      interleave(timing, {[&] { radixmlp::serial.parallel_for(2, spin); }, [&] { pool.parallel_for(2, spin); }});
+  report.add({"arithmetic"}, {no_figure, spins[0].us, spins[1].us, spins[0].us / spins[1].us});
   radixmlp::PrefixTrie one;
   radixmlp::PrefixTrie two;
   for (const std::size_t sequences :

@@ -14,8 +14,6 @@ struct NativeTrie::Impl {
 NativeTrie::NativeTrie() : impl_(std::make_unique<Impl>()) {}
 NativeTrie::~NativeTrie() = default;
 
-void NativeTrie::build(const Batch& batch) {
-  benchmark::DoNotOptimize(impl_->trie.build(batch.view()).scatter.data());
-}
+void NativeTrie::build(const Batch& batch) { benchmark::DoNotOptimize(impl_->trie.build(batch.view()).scatter.data()); }
 
 }  // namespace radixmlp_bench

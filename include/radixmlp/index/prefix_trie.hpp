@@ -84,7 +84,7 @@ inline void copy_run(std::int32_t* out, const std::int32_t* from, std::int64_t c
 
 // Builds the index of a batch, O(N + B). Reusable, one batch at a time; memory is kept and only grows, so a batch of
 // a size it has seen allocates nothing. Host only, no stream. An executor with several threads gives the same index and
-// pays on a million rows or more: two threads were 1.1 to 1.7 times as fast there (benchmarks/README.md).
+// pays on a million rows or more: two threads were 1.2 to 1.8 times as fast there (benchmarks/README.md).
 //
 // The trie is a radix tree: an edge is a run of rows that one sequence brought, so whole runs are compared and
 // numbered at once. A node is not stored: it is the last compact row of the edge above it, which no split changes.
@@ -325,9 +325,10 @@ class PrefixTrie {
     return walk.max_seqlen();
   }
 
-  // The same on several threads. The first worker to come puts the sequences into the trie, in order. The others go
-  // ahead of it and compare each sequence with the one before, which is most of what it needs to know, then write
-  // scatter behind it. Nobody waits for a worker that has not come yet, so any executor will do.
+  // The same on several threads. The first worker to come puts the sequences into the trie, in order. The others
+  // compare each sequence with the one before, which is most of what the walk needs to know, from the last chunk on
+  // until they meet it; then all write scatter. Nobody waits for a worker that has not come yet, so any executor will
+  // do.
   template <class Rows, class Executor>
   static std::int32_t number_rows(const Walk<Rows>& empty, Maps maps, std::int64_t chunks,
                                   const Executor& executor) noexcept {
@@ -335,7 +336,7 @@ class PrefixTrie {
     std::atomic<bool> has_walker = false;
     std::atomic<int> comparison[most_chunks] = {};
     std::atomic<std::int64_t> walked = 0;
-    std::atomic<std::int64_t> next_to_write = 0;
+    std::atomic<bool> written[most_chunks] = {};
     std::int32_t max_seqlen = 0;
     const auto claim = [&](std::int64_t c) {
       int expected = untouched;
@@ -344,6 +345,7 @@ class PrefixTrie {
     // Until it gets its own value, last_rows[s] holds how many rows s has in common with the sequence before it; from
     // the walk on, how many of them are to be copied from there.
     executor.parallel_for(std::min(chunks, most_workers), [&](std::int64_t) {
+      std::int64_t own_chunk = 0;  // where to begin to write: among the rows that this core knows
       if (!has_walker.exchange(true)) {
         Walk<Rows> walk = empty;
         std::int32_t compact_rows = 0;
@@ -373,6 +375,7 @@ class PrefixTrie {
       } else {
         for (std::int64_t c = chunks - 1; c > 0; --c) {
           if (claim(c)) {
+            own_chunk = c;
             const Chunk chunk = chunk_of(maps, c, chunks);
             for (std::int64_t s = std::max<std::int64_t>(chunk.begin, 1); s < chunk.end; ++s) {
               maps.last_rows[s] = empty.compare(maps.ragged_cu[s - 1], maps.ragged_cu[s], maps.ragged_cu[s + 1]);
@@ -382,7 +385,11 @@ class PrefixTrie {
           }
         }
       }
-      for (std::int64_t c = next_to_write++; c < chunks; c = next_to_write++) {
+      for (std::int64_t i = 0; i < chunks; ++i) {
+        const std::int64_t c = (own_chunk + i) % chunks;
+        if (written[c].exchange(true)) {
+          continue;
+        }
         for (std::int64_t done = walked.load(); done <= c; done = walked.load()) {
           walked.wait(done);
         }

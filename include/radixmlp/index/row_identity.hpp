@@ -53,9 +53,9 @@ template <class T>
   constexpr std::int64_t block = 64;
   constexpr std::int64_t word = 4;
   std::int64_t i = 0;
-  std::size_t opaque = long_block;
-  asm("" : "+r"(opaque));
-  while (i + long_block <= bytes && std::memcmp(a + i, b + i, opaque) == 0) {
+  std::size_t size = long_block;
+  asm("" : "+r"(size));  // g++ would expand a memcmp of known size into scalar code under -march=native
+  while (i + long_block <= bytes && std::memcmp(a + i, b + i, size) == 0) {
     i += long_block;
   }
   for (; i < bytes && i + block <= readable; i += block) {
