@@ -59,3 +59,14 @@
 #else
 #define RADIXMLP_HOST_DEVICE
 #endif
+
+// A store of 16 bytes, aligned to 16, that goes past the caches, and the fence that orders such stores before what
+// other threads see next. An ordinary store where a target has none.
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#define RADIXMLP_STREAM_16(target, vector) _mm_stream_si128(reinterpret_cast<__m128i*>(target), vector)
+#define RADIXMLP_STREAM_FENCE() _mm_sfence()
+#else
+#define RADIXMLP_STREAM_16(target, vector) __builtin_memcpy(target, &(vector), 16)
+#define RADIXMLP_STREAM_FENCE() static_cast<void>(0)
+#endif

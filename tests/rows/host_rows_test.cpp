@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: MIT
+#include <cstring>
+#include <utility>
+#include <vector>
+
 #include "support/host_backend.hpp"
 
 using Backend = radixmlp_test::HostBackend;
@@ -10,3 +14,72 @@ using Fp16 = std::uint16_t;
 using Bf16 = std::uint16_t;
 
 #include "rows/rows_cases.hpp"
+
+namespace {
+
+// How many pairs of alignments of both ends a copy of so many bytes fails for: not equal, or a neighbour overwritten.
+template <class Copy>
+int failures(std::int64_t bytes, Copy&& copy) {
+  alignas(64) std::byte source[512];
+  alignas(64) std::byte target[512];
+  for (int i = 0; i < 512; ++i) {
+    source[i] = static_cast<std::byte>(i * 7 + 1);
+  }
+  int failed = 0;
+  for (std::int64_t from = 0; from < 16; from += 3) {
+    for (std::int64_t to = 1; to <= 64; ++to) {
+      std::memset(target, 0xee, sizeof target);
+      copy(target + to, source + from, bytes);
+      const bool equal = std::memcmp(target + to, source + from, static_cast<std::size_t>(bytes)) == 0;
+      const bool untouched = target[to - 1] == std::byte{0xee} && target[to + bytes] == std::byte{0xee};
+      failed += equal && untouched ? 0 : 1;
+    }
+  }
+  return failed;
+}
+
+}  // namespace
+
+TEST_CASE("copies of every length between all alignments, through the caches and past them") {
+  for (std::int64_t bytes = 0; bytes <= 300; ++bytes) {
+    CAPTURE(bytes);
+    REQUIRE(failures(bytes, radixmlp::detail::copy_bytes) == 0);
+    REQUIRE(failures(bytes, radixmlp::detail::stream_bytes) == 0);
+  }
+}
+
+TEST_CASE("more rows than the last-level cache holds") {
+  // 36 MiB and more in all, so that long rows and runs are streamed: whole lines, odd widths, rows with a gap between.
+  for (const auto& [width, gap] : {std::pair<std::int64_t, std::int64_t>{4096, 0}, {4099, 0}, {2051, 5}, {96, 0}}) {
+    const std::int64_t copies = std::int64_t{36} * 1024 * 1024 / width / 63 + 1;
+    BatchSpec spec;
+    for (std::int64_t copy = 0; copy < copies; ++copy) {  // 63 rows each, of which the first 21 are shared by all
+      for (std::int32_t i = 0; i < 63; ++i) {
+        spec.tokens.push_back(i < 21 ? i : i + 100 * (1 + copy % (copies - 1)));
+      }
+      spec.cu_seqlens.push_back(static_cast<std::int32_t>(spec.tokens.size()));
+    }
+    const TypedBatch<std::int32_t> typed(spec);
+    radixmlp::PrefixTrie trie;
+    const PrefixIndexView index = trie.build(typed.batch());
+    const std::int64_t stride = width + gap;
+    const auto ragged = random_values<std::uint8_t>(static_cast<std::size_t>(index.ragged_rows * stride), 7);
+    std::vector<std::uint8_t> compact(static_cast<std::size_t>(index.compact_rows * stride), 0xee);
+    std::vector<std::uint8_t> back(ragged.size(), 0xee);
+    CAPTURE(width, gap);
+    gather_rows(TwoThreads{}, index, RowView<const std::uint8_t>(ragged.data(), index.ragged_rows, width, stride),
+                RowView<std::uint8_t>(compact.data(), index.compact_rows, width, stride));
+    scatter_rows(TwoThreads{}, index, RowView<const std::uint8_t>(compact.data(), index.compact_rows, width, stride),
+                 RowView<std::uint8_t>(back.data(), index.ragged_rows, width, stride));
+    std::int64_t differing = 0;
+    for (std::int64_t i = 0; i < index.ragged_rows; ++i) {
+      const std::int64_t row = index.gather[static_cast<std::size_t>(index.scatter[static_cast<std::size_t>(i)])];
+      differing +=
+          std::memcmp(back.data() + i * stride, ragged.data() + row * stride, static_cast<std::size_t>(width)) != 0;
+      for (std::int64_t at = width; at < stride; ++at) {
+        differing += back[static_cast<std::size_t>(i * stride + at)] != 0xee;
+      }
+    }
+    CHECK(differing == 0);
+  }
+}

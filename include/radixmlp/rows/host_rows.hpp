@@ -14,60 +14,125 @@ namespace radixmlp::inline v0::inline RADIXMLP_MODE {
 
 namespace detail {
 
-// In blocks of a fixed size, which compilers turn into vector moves. On Zen 3, glibc 2.36's memcpy took two to four
-// times as long for rows of 16 KiB where the target lies 16 bytes further into its page (benchmarks/README.md; likely
-// `rep movsb`).
-inline void copy_bytes(std::byte* target, const std::byte* source, std::size_t bytes) noexcept {
-  constexpr std::size_t block = 64;
-  for (; bytes >= block; bytes -= block, target += block, source += block) {
-    std::memcpy(target, source, block);
+// Copies that together move more than this go past the caches, as far as they are long enough: what they write would be
+// gone from a cache of this size before anybody read it, and a line that is stored whole need not be read first.
+inline constexpr std::int64_t streaming_bytes = std::int64_t{32} * 1024 * 1024;
+inline constexpr std::int64_t shortest_stream = 2048;
+
+// Rows up to here are moved one by one: to look for runs takes longer than they save.
+inline constexpr std::int64_t short_row = 512;
+
+inline constexpr std::int64_t cache_line = 64;
+
+// In blocks of a fixed size, which compilers turn into vector moves; what is left overlaps the last block. On Zen 3 and
+// 4 glibc 2.36's memcpy takes up to four times as long for rows of some KiB where the target lies 16 bytes further into
+// its page (benchmarks/README.md; likely `rep movsb`).
+inline void copy_bytes(std::byte* target, const std::byte* source, std::int64_t bytes) noexcept {
+  constexpr std::int64_t block = 64;
+  constexpr std::int64_t vector = 16;
+  std::int64_t at = 0;
+  for (; at + block <= bytes; at += block) {
+    std::memcpy(target + at, source + at, block);
   }
-  std::memcpy(target, source, bytes);
+  for (; at + vector <= bytes; at += vector) {
+    std::memcpy(target + at, source + at, vector);
+  }
+  if (at < bytes) {
+    if (bytes >= vector) {
+      std::memcpy(target + bytes - vector, source + bytes - vector, vector);
+    } else {
+      std::memcpy(target + at, source + at, static_cast<std::size_t>(bytes - at));
+    }
+  }
+}
+
+// The same past the caches, in whole cache lines; the ends go as usual.
+inline void stream_bytes(std::byte* target, const std::byte* source, std::int64_t bytes) noexcept {
+  using Vector = long long __attribute__((vector_size(16)));
+  constexpr std::int64_t ahead = 512;
+  const auto to_line = static_cast<std::int64_t>(-reinterpret_cast<std::uintptr_t>(target) % cache_line);
+  const std::int64_t head = to_line < bytes ? to_line : bytes;
+  copy_bytes(target, source, head);
+  std::int64_t at = head;
+  for (; at + cache_line <= bytes; at += cache_line) {
+    if (at + ahead < bytes) {
+      __builtin_prefetch(source + at + ahead);
+    }
+    Vector a, b, c, d;
+    std::memcpy(&a, source + at, sizeof a);
+    std::memcpy(&b, source + at + 16, sizeof b);
+    std::memcpy(&c, source + at + 32, sizeof c);
+    std::memcpy(&d, source + at + 48, sizeof d);
+    RADIXMLP_STREAM_16(target + at, a);
+    RADIXMLP_STREAM_16(target + at + 16, b);
+    RADIXMLP_STREAM_16(target + at + 32, c);
+    RADIXMLP_STREAM_16(target + at + 48, d);
+  }
+  copy_bytes(target + at, source + at, bytes - at);
 }
 
 // `count` rows from `source_row` on become rows from `target_row` on: one block where both sides are contiguous.
-inline void copy_run(const ByteRows& rows, std::int64_t target_row, std::int64_t source_row,
-                     std::int64_t count) noexcept {
+inline void copy_run(const ByteRows& rows, std::int64_t target_row, std::int64_t source_row, std::int64_t count,
+                     bool streams) noexcept {
   const bool contiguous = rows.source_stride == rows.row_bytes && rows.target_stride == rows.row_bytes;
   const std::int64_t blocks = contiguous ? 1 : count;
-  const auto bytes = static_cast<std::size_t>(rows.row_bytes * (contiguous ? count : 1));
+  const std::int64_t bytes = rows.row_bytes * (contiguous ? count : 1);
   for (std::int64_t i = 0; i < blocks; ++i) {
-    copy_bytes(rows.target + (target_row + i) * rows.target_stride, rows.source + (source_row + i) * rows.source_stride,
-               bytes);
+    std::byte* const target = rows.target + (target_row + i) * rows.target_stride;
+    const std::byte* const source = rows.source + (source_row + i) * rows.source_stride;
+    if (streams && bytes >= shortest_stream) {
+      stream_bytes(target, source, bytes);
+    } else {
+      copy_bytes(target, source, bytes);
+    }
   }
 }
 
-// Target rows first .. last in runs: a stretch of the map that counts up by one. Rows in random order are fetched
-// ahead, without which short ones take twice as long.
+// The first bytes of a row, from where the processor goes on by itself.
+inline void prefetch_row(const std::byte* row, std::int64_t row_bytes) noexcept {
+  constexpr std::int64_t prefetched = 256;
+  for (std::int64_t at = 0; at < prefetched && at < row_bytes; at += cache_line) {
+    __builtin_prefetch(row + at);
+  }
+}
+
+// Target rows first .. last: short ones one by one, others in runs, which are stretches of the map that count up by
+// one. Rows in random order are fetched ahead, without which short ones take twice as long.
 inline void copy_mapped_rows(const ByteRows& rows, std::span<const std::int32_t> map, std::int64_t first,
-                             std::int64_t last) noexcept {
-  constexpr std::int64_t ahead = 8;         // rows
-  constexpr std::int64_t prefetched = 256;  // bytes of a row, from where the processor goes on by itself
+                             std::int64_t last, bool streams) noexcept {
+  constexpr std::int64_t ahead = 8;  // rows
   const std::int32_t* const source = map.data();
+  if (rows.row_bytes <= short_row && !streams) {
+    const ByteRows r = rows;
+    for (std::int64_t i = first; i < last; ++i) {
+      if (const std::int64_t next = i + ahead; next < last && source[next] != source[next - 1] + 1) {
+        prefetch_row(r.source + source[next] * r.source_stride, r.row_bytes);
+      }
+      copy_bytes(r.target + i * r.target_stride, r.source + source[i] * r.source_stride, r.row_bytes);
+    }
+    return;
+  }
   for (std::int64_t i = first; i < last;) {
     if (i + ahead < last) {
-      const std::byte* const row = rows.source + source[i + ahead] * rows.source_stride;
-      for (std::int64_t at = 0; at < prefetched && at < rows.row_bytes; at += 64) {
-        __builtin_prefetch(row + at);
-      }
+      prefetch_row(rows.source + source[i + ahead] * rows.source_stride, rows.row_bytes);
     }
     std::int64_t count = 1;
     while (i + count < last && source[i + count] == source[i] + count) {
       ++count;
     }
-    copy_run(rows, i, source[i], count);
+    copy_run(rows, i, source[i], count, streams);
     i += count;
   }
 }
 
 // The same for `gather`, whose runs are known: the new rows of each sequence. No map is read.
-inline void copy_new_rows(const ByteRows& rows, const PrefixIndexView& index, std::int64_t first,
-                          std::int64_t last) noexcept {
+inline void copy_new_rows(const ByteRows& rows, const PrefixIndexView& index, std::int64_t first, std::int64_t last,
+                          bool streams) noexcept {
   const std::span<const std::int32_t> cu = index.compact_cu;
   for (auto s = static_cast<std::size_t>(std::upper_bound(cu.begin(), cu.end(), first) - cu.begin()); first < last;
        ++s) {
     const std::int64_t end = last < cu[s] ? last : cu[s];
-    copy_run(rows, first, index.ragged_cu[s] - cu[s] + first, end - first);
+    copy_run(rows, first, index.ragged_cu[s] - cu[s] + first, end - first, streams);
     first = end;
   }
 }
@@ -78,12 +143,17 @@ inline void zero_rows(const ByteRows& rows, std::int64_t first, std::int64_t las
   }
 }
 
-// copy(tensor, first, last) for all target rows of every tensor, in tasks of about 256 KiB, enough to hide the cost of
-// handing one out.
+// copy(tensor, first, last, streams) for all target rows of every tensor, in tasks of about 256 KiB, enough to hide the
+// cost of handing one out. `source_rows` is how many different rows are read.
 template <HostExecutor Executor, class Copy>
-void copy_rows(const Executor& executor, std::span<const ByteRows> tensors, std::int64_t target_rows,
-               const Copy& copy) {
+void copy_rows(const Executor& executor, std::span<const ByteRows> tensors, std::int64_t source_rows,
+               std::int64_t target_rows, const Copy& copy) {
   constexpr std::int64_t task_bytes = std::int64_t{256} * 1024;
+  std::int64_t row_bytes = 0;
+  for (const ByteRows& rows : tensors) {
+    row_bytes += rows.row_bytes;
+  }
+  const bool streams = (source_rows + target_rows) * row_bytes > streaming_bytes;
   for (const ByteRows& rows : tensors) {
     if (rows.row_bytes == 0) {
       continue;
@@ -91,7 +161,10 @@ void copy_rows(const Executor& executor, std::span<const ByteRows> tensors, std:
     const std::int64_t task_rows = rows.row_bytes < task_bytes ? task_bytes / rows.row_bytes : 1;
     executor.parallel_for((target_rows + task_rows - 1) / task_rows, [&](std::int64_t task) {
       const std::int64_t first = task * task_rows;
-      copy(rows, first, target_rows < first + task_rows ? target_rows : first + task_rows);
+      copy(rows, first, target_rows < first + task_rows ? target_rows : first + task_rows, streams);
+      if (streams) {
+        RADIXMLP_STREAM_FENCE();
+      }
     });
   }
 }
@@ -103,12 +176,12 @@ void copy_rows(const Executor& executor, std::span<const ByteRows> tensors, std:
 template <HostExecutor Executor, class... Sources, class... Targets>
 void gather_rows(const Executor& executor, const PrefixIndexView& index, const RowCopy<Sources, Targets>&... copies) {
   const auto tensors = detail::checked_bytes(detail::gather_extents(index), copies...);
-  detail::copy_rows(executor, tensors, index.compact_rows,
-                    [&](const detail::ByteRows& rows, std::int64_t first, std::int64_t last) {
+  detail::copy_rows(executor, tensors, index.compact_rows, index.compact_rows,
+                    [&](const detail::ByteRows& rows, std::int64_t first, std::int64_t last, bool streams) {
                       if (index.compact_cu.empty()) {
-                        detail::copy_mapped_rows(rows, index.gather, first, last);
+                        detail::copy_mapped_rows(rows, index.gather, first, last, streams);
                       } else {
-                        detail::copy_new_rows(rows, index, first, last);
+                        detail::copy_new_rows(rows, index, first, last, streams);
                       }
                     });
   for (const detail::ByteRows& rows : tensors) {
@@ -121,9 +194,9 @@ void gather_rows(const Executor& executor, const PrefixIndexView& index, const R
 template <HostExecutor Executor, class... Sources, class... Targets>
 void scatter_rows(const Executor& executor, const PrefixIndexView& index, const RowCopy<Sources, Targets>&... copies) {
   const auto tensors = detail::checked_bytes(detail::scatter_extents(index), copies...);
-  detail::copy_rows(executor, tensors, index.ragged_rows,
-                    [&](const detail::ByteRows& rows, std::int64_t first, std::int64_t last) {
-                      detail::copy_mapped_rows(rows, index.scatter, first, last);
+  detail::copy_rows(executor, tensors, index.compact_rows, index.ragged_rows,
+                    [&](const detail::ByteRows& rows, std::int64_t first, std::int64_t last, bool streams) {
+                      detail::copy_mapped_rows(rows, index.scatter, first, last, streams);
                     });
 }
 
