@@ -59,3 +59,10 @@
 #else
 #define RADIXMLP_HOST_DEVICE
 #endif
+
+// Widest vector, in bytes, that one load of the device code takes: 256-bit accesses came with sm_100.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+#define RADIXMLP_DEVICE_VECTOR_BYTES 32
+#else
+#define RADIXMLP_DEVICE_VECTOR_BYTES 16
+#endif
