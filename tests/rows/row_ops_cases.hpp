@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-// The test body of maps, slots, runs, multicast and sums: host_row_ops_test.cpp and device_row_ops_test.cu define Backend
-// and include it. Cases named "bug class" are what users of other kernels have reported.
+// The test body of maps, slots, runs, multicast and sums: host_row_ops_test.cpp and device_row_ops_test.cu define
+// Backend and include it. Cases named "bug class" are what users of other kernels have reported.
 
 #include <algorithm>
 #include <cstddef>
@@ -37,7 +37,8 @@ void check_map(const std::vector<std::int32_t>& map, std::int64_t count, std::in
   auto expected = random_values<std::int8_t>(static_cast<std::size_t>((target_rows + 1) * row_bytes), 2);
   Backend backend;
   typename Backend::template Array<std::int8_t> source_there(source), target_there(expected);
-  typename Backend::template Array<std::int32_t> map_there(map), count_there(std::vector{static_cast<std::int32_t>(count)});
+  typename Backend::template Array<std::int32_t> map_there(map),
+      count_there(std::vector{static_cast<std::int32_t>(count)});
   const bool fits = count >= 0 && count <= static_cast<std::int64_t>(map.size());
   for (std::int64_t i = 0; fits && i < target_rows; ++i) {
     const std::int64_t row = i < count ? meant(options.bounds, map[static_cast<std::size_t>(i)], source_rows) : -1;
@@ -58,7 +59,9 @@ void check_map(const std::vector<std::int32_t>& map, std::int64_t count, std::in
 }
 
 // Row widths of every vector and every share of threads.
-inline std::vector<std::int64_t> row_widths() { return {1, 2, 3, 4, 12, 16, 24, 32, 40, 128, 200, 400, 416, 1152, 2049, 4096}; }
+inline std::vector<std::int64_t> row_widths() {
+  return {1, 2, 3, 4, 12, 16, 24, 32, 40, 128, 200, 400, 416, 1152, 2049, 4096};
+}
 
 inline std::vector<std::int32_t> map_with(std::int64_t entries, std::int64_t source_rows,
                                           const std::vector<std::int32_t>& others) {
@@ -108,8 +111,10 @@ TEST_CASE("bug class 6: sentinels -1 and N, and entries far outside, are zero or
       check_map<zero>(map, entries, source_rows, entries, width, false);
       check_map<clamp>(map, entries, source_rows, entries + 3, width, false);
       // Without any source row, every row is zero.
-      check_map<zero>(std::vector<std::int32_t>(static_cast<std::size_t>(entries), 0), entries, 0, entries, width, false);
-      check_map<clamp>(std::vector<std::int32_t>(static_cast<std::size_t>(entries), 0), entries, 0, entries, width, false);
+      check_map<zero>(std::vector<std::int32_t>(static_cast<std::size_t>(entries), 0), entries, 0, entries, width,
+                      false);
+      check_map<clamp>(std::vector<std::int32_t>(static_cast<std::size_t>(entries), 0), entries, 0, entries, width,
+                       false);
     }
   }
 }
@@ -163,12 +168,11 @@ void check_slots_call(const std::vector<Slot>& slots, std::int64_t cache_rows, s
   typename Backend::template Array<Fp16> k_there(k), k_cache_there(k_cache);
   typename Backend::template Array<std::int8_t> v_there(v), v_cache_there(v_cache);
   typename Backend::template Array<Slot> slots_there(slots);
-  scatter_to_slots<options>(
-      backend.where(), index.view(), std::span<const Slot>(slots_there.data(), slots.size()),
-      RowCopy{RowView<const Fp16>(k_there.data(), compact, k_width),
-              RowView<Fp16>(k_cache_there.data(), cache_rows, k_width, k_width + 8)},
-      RowCopy{RowView<const std::int8_t>(v_there.data(), compact, v_width),
-              RowView<std::int8_t>(v_cache_there.data(), cache_rows, v_width, v_width + 1)});
+  scatter_to_slots<options>(backend.where(), index.view(), std::span<const Slot>(slots_there.data(), slots.size()),
+                            RowCopy{RowView<const Fp16>(k_there.data(), compact, k_width),
+                                    RowView<Fp16>(k_cache_there.data(), cache_rows, k_width, k_width + 8)},
+                            RowCopy{RowView<const std::int8_t>(v_there.data(), compact, v_width),
+                                    RowView<std::int8_t>(v_cache_there.data(), cache_rows, v_width, v_width + 1)});
   backend.synchronize();
   for (std::size_t i = 0; i < slots.size(); ++i) {
     const auto slot = static_cast<std::int64_t>(slots[i]);

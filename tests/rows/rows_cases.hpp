@@ -15,11 +15,6 @@
 
 namespace {
 
-// Element layout of one side: rows of `width` at `stride`, the first `offset` elements into the allocation.
-struct Shape {
-  std::int64_t width, stride, offset;
-};
-
 enum class Direction { gather, scatter };
 
 // Moves random rows and compares the whole target allocation, so also what must not be touched, with a loop.

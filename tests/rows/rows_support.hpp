@@ -67,6 +67,11 @@ bool same_bytes(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
 }
 
+// Element layout of one side: rows of `width` at `stride`, the first `offset` elements into the allocation.
+struct Shape {
+  std::int64_t width, stride, offset;
+};
+
 // `call` throws E with that argument, index and value.
 template <class E>
 void check_refused(const std::string& argument, std::int64_t index, std::int64_t value,

@@ -9,8 +9,13 @@
 #include <span>
 
 #include "radixmlp/executor.hpp"
+#include "radixmlp/index/duplicates.hpp"
+#include "radixmlp/rows/float_format.hpp"
 #include "radixmlp/rows/host_rows.hpp"
 #include "radixmlp/rows/row_map.hpp"
+#include "radixmlp/rows/row_runs.hpp"
+#include "radixmlp/rows/row_sums.hpp"
+#include "radixmlp/rows/row_units.hpp"
 #include "radixmlp/rows/row_view.hpp"
 
 // The calls of device_row_ops.cuh on the host: same arguments, same results to the last bit.
@@ -52,8 +57,8 @@ inline void copy_or_zero_row(const ByteRows& rows, std::int64_t target_row, std:
 
 }  // namespace detail
 
-// target[i] = source[map[i]], and zeros behind the mapped rows, for every RowCopy{source, target}. Returns when the rows
-// are written. Throws InvalidRows before any row is.
+// target[i] = source[map[i]], and zeros behind the mapped rows, for every RowCopy{source, target}. Returns when the
+// rows are written. Throws InvalidRows before any row is.
 template <RowOptions options = RowOptions{}, HostExecutor Executor, class... Sources, class... Targets>
 void map_rows(const Executor& executor, const RowMap& map, const RowCopy<Sources, Targets>&... copies) {
   detail::check_map(map);
@@ -65,18 +70,17 @@ void map_rows(const Executor& executor, const RowMap& map, const RowCopy<Sources
   }
   const std::span<const std::int32_t> entries = map.map.first(static_cast<std::size_t>(mapped));
   detail::check_entries_in_rows<options.bounds>(entries, map.source_rows);
-  detail::copy_rows(executor, tensors, mapped,
-                    [&](const detail::ByteRows& rows, std::int64_t first, std::int64_t last) {
-                      if constexpr (options.bounds == Bounds::trust || options.bounds == Bounds::trap) {
-                        detail::copy_mapped_rows(rows, entries, first, last);
-                      } else {
-                        for (std::int64_t i = first; i < last; ++i) {
-                          detail::copy_or_zero_row(rows, i,
-                                                   detail::bounded_row<options.bounds>(
-                                                       entries[static_cast<std::size_t>(i)], map.source_rows));
-                        }
-                      }
-                    });
+  detail::copy_rows(
+      executor, tensors, mapped, [&](const detail::ByteRows& rows, std::int64_t first, std::int64_t last) {
+        if constexpr (options.bounds == Bounds::trust || options.bounds == Bounds::trap) {
+          detail::copy_mapped_rows(rows, entries, first, last);
+        } else {
+          for (std::int64_t i = first; i < last; ++i) {
+            detail::copy_or_zero_row(
+                rows, i, detail::bounded_row<options.bounds>(entries[static_cast<std::size_t>(i)], map.source_rows));
+          }
+        }
+      });
   for (const detail::ByteRows& rows : tensors) {
     detail::zero_rows(rows, mapped, map.target_rows);
   }
@@ -95,24 +99,24 @@ void scatter_to_slots(const Executor& executor, const PrefixIndexView& index, co
   detail::check_entries_in_rows<options.bounds>(index.scatter, index.compact_rows);
   for (std::int64_t i = 0; options.bounds == Bounds::trap && i < index.ragged_rows; ++i) {
     if (slots[i] >= extents.target_rows) {
-      detail::raise(detail::invalid_rows("slots", i, slots[i], "must be a row of the cache, below",
-                                         extents.target_rows));
+      detail::raise(
+          detail::invalid_rows("slots", i, slots[i], "must be a row of the cache, below", extents.target_rows));
     }
   }
   const std::array target_rows{copies.target.rows()...};
   for (std::size_t t = 0; t < tensors.size(); ++t) {
-    detail::copy_rows(executor, std::span(tensors).subspan(t, 1), index.ragged_rows,
-                      [&](const detail::ByteRows& rows, std::int64_t first, std::int64_t last) {
-                        for (std::int64_t i = first; i < last; ++i) {
-                          const std::int64_t slot = slots[i];
-                          if (slot >= 0 && (options.bounds == Bounds::trust || slot < target_rows[t])) {
-                            detail::copy_or_zero_row(
-                                rows, slot,
-                                detail::bounded_row<options.bounds>(index.scatter[static_cast<std::size_t>(i)],
-                                                                    index.compact_rows));
-                          }
-                        }
-                      });
+    detail::copy_rows(
+        executor, std::span(tensors).subspan(t, 1), index.ragged_rows,
+        [&](const detail::ByteRows& rows, std::int64_t first, std::int64_t last) {
+          for (std::int64_t i = first; i < last; ++i) {
+            const std::int64_t slot = slots[i];
+            if (slot >= 0 && (options.bounds == Bounds::trust || slot < target_rows[t])) {
+              detail::copy_or_zero_row(
+                  rows, slot,
+                  detail::bounded_row<options.bounds>(index.scatter[static_cast<std::size_t>(i)], index.compact_rows));
+            }
+          }
+        });
   }
 }
 
@@ -147,6 +151,104 @@ inline void check_slots(const PrefixIndexView& index, const Slots& slots, std::i
     }
     taken = row;
   }
+}
+
+namespace detail {
+
+// The sum of `length` entries of a list from `first` on, columns first_column and on, along the tree of row_sums.hpp.
+template <int Columns, FloatFormat format>
+[[nodiscard]] Sums<Columns> sum_entries(const ByteRows& rows, std::span<const std::int32_t> entries, std::int64_t leaf,
+                                        std::int64_t first_column) {
+  using Float = HostFloat<format>;
+  const auto length = static_cast<std::int64_t>(entries.size());
+  return sum_tree<Columns>(static_cast<int>((length + leaf - 1) / leaf), [&](int i) {
+    const std::int64_t first = i * leaf;
+    if (leaf > 1) {
+      const auto piece =
+          entries.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(std::min(leaf, length - first)));
+      return sum_entries<Columns, format>(rows, piece, leaf / unit_rows, first_column);
+    }
+    const std::byte* const row = rows.source + entries[static_cast<std::size_t>(first)] * rows.source_stride;
+    Sums<Columns> sums;
+    for (int c = 0; c < Columns; ++c) {
+      typename Float::Bits bits;
+      std::memcpy(&bits, row + (first_column + c) * std::int64_t{sizeof bits}, sizeof bits);
+      sums.values[c] = Float::load(bits);
+    }
+    return sums;
+  });
+}
+
+template <int Columns, FloatFormat format>
+void sum_columns(const ByteRows& rows, std::span<const std::int32_t> entries, std::int64_t target_row,
+                 std::int64_t first_column) {
+  using Float = HostFloat<format>;
+  Sums<Columns> sums{};
+  if (!entries.empty()) {
+    std::int64_t leaf = 1;
+    while (leaf * unit_rows < static_cast<std::int64_t>(entries.size())) {
+      leaf *= unit_rows;
+    }
+    sums = sum_entries<Columns, format>(rows, entries, leaf, first_column);
+  }
+  for (int c = 0; c < Columns; ++c) {
+    const typename Float::Bits bits = Float::store(sums.values[c]);
+    std::memcpy(rows.target + target_row * rows.target_stride + (first_column + c) * std::int64_t{sizeof bits}, &bits,
+                sizeof bits);
+  }
+}
+
+}  // namespace detail
+
+// Copies every run, for every RowCopy{source, target}. The runs are trusted; check_runs checks them. Returns when the
+// rows are written. Throws InvalidRows before any row is.
+template <HostExecutor Executor, class... Sources, class... Targets>
+void copy_runs(const Executor& executor, const RowRuns& runs, const RowCopy<Sources, Targets>&... copies) {
+  const auto tensors = detail::checked_bytes({runs.source_rows, runs.target_rows}, copies...);
+  for (const detail::ByteRows& rows : tensors) {
+    executor.parallel_for(rows.row_bytes == 0 ? 0 : static_cast<std::int64_t>(runs.runs.size()), [&](std::int64_t r) {
+      const RowRun& run = runs.runs[static_cast<std::size_t>(r)];
+      detail::copy_run(rows, run.target, run.source, run.rows);
+    });
+  }
+}
+
+// Target row i = source row j for every i in list j, for every RowCopy{source, target}: with the lists of `duplicates`,
+// scatter_rows. The lists name rows below lists.values.size(), each at most once; they are trusted.
+template <HostExecutor Executor, class... Sources, class... Targets>
+void multicast_rows(const Executor& executor, const RowLists& lists, const RowCopy<Sources, Targets>&... copies) {
+  detail::check_lists(lists);
+  const detail::RowExtents extents = detail::list_extents(lists);
+  const auto tensors = detail::checked_bytes(extents, copies...);
+  for (const detail::ByteRows& rows : tensors) {
+    executor.parallel_for(rows.row_bytes == 0 ? 0 : extents.source_rows, [&](std::int64_t j) {
+      for (const std::int32_t target_row : lists.of(static_cast<std::int32_t>(j))) {
+        detail::copy_run(rows, target_row, j, 1);
+      }
+    });
+  }
+}
+
+// compact[j] = sum of ragged[i] over i in list j, for rows of float, Fp16, Bf16 or a type with a FloatFormatOf. The
+// order of the sums, and so every bit but a NaN's, is that of sum_duplicates on a stream (device_row_ops.cuh says
+// which). An empty list gives zeros; rows of `compact` behind the lists are left alone. Throws InvalidRows before any
+// row is written.
+template <HostExecutor Executor, class S, std::int64_t SourceWidth, class T, std::int64_t TargetWidth>
+void sum_duplicates(const Executor& executor, const RowLists& lists, const RowView<S, SourceWidth>& ragged,
+                    const RowView<T, TargetWidth>& compact) {
+  constexpr FloatFormat format = FloatFormatOf<T>::value;
+  constexpr int columns = 16;
+  const detail::ByteRows rows = detail::checked_sum(lists, RowCopy{ragged, compact});
+  executor.parallel_for(static_cast<std::int64_t>(lists.offsets.size()) - 1, [&](std::int64_t j) {
+    const std::span<const std::int32_t> entries = lists.of(static_cast<std::int32_t>(j));
+    std::int64_t column = 0;
+    for (; column + columns <= ragged.width(); column += columns) {
+      detail::sum_columns<columns, format>(rows, entries, j, column);
+    }
+    for (; column < ragged.width(); ++column) {
+      detail::sum_columns<1, format>(rows, entries, j, column);
+    }
+  });
 }
 
 }  // namespace radixmlp::inline v0::inline RADIXMLP_MODE

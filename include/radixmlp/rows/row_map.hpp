@@ -33,8 +33,8 @@ struct RowOptions {
   Caching caching = Caching::normal;
 };
 
-// Target row i is source row map[i] for i < map.size(), and zeros from there to target_rows. Nothing is owned; `map` and
-// `count` lie where the rows do.
+// Target row i is source row map[i] for i < map.size(), and zeros from there to target_rows. Nothing is owned; `map`
+// and `count` lie where the rows do.
 //
 // `count`, where it is not null, is how many entries of the map there are now: read when the rows move, so that a graph
 // captured for a capacity of map.size() and target_rows serves every batch that fits. Entries behind it are not read,
@@ -52,12 +52,12 @@ class Slots {
  public:
   Slots() = default;
   template <class Range>
-  requires(std::convertible_to<const Range&, std::span<const std::int32_t>>)
-      Slots(const Range& slots) noexcept  // NOLINT(google-explicit-constructor): takes what engines have
+  requires(std::convertible_to<const Range&, std::span<const std::int32_t>>) Slots(const Range& slots)
+  noexcept  // NOLINT(google-explicit-constructor): takes what engines have
       : Slots(std::span<const std::int32_t>(slots).data(), std::span<const std::int32_t>(slots).size(), 4) {}
   template <class Range>
-  requires(std::convertible_to<const Range&, std::span<const std::int64_t>>)
-      Slots(const Range& slots) noexcept  // NOLINT(google-explicit-constructor)
+  requires(std::convertible_to<const Range&, std::span<const std::int64_t>>) Slots(const Range& slots)
+  noexcept  // NOLINT(google-explicit-constructor)
       : Slots(std::span<const std::int64_t>(slots).data(), std::span<const std::int64_t>(slots).size(), 8) {}
 
   [[nodiscard]] const void* data() const noexcept { return data_; }
@@ -93,7 +93,9 @@ namespace detail {
 // Source row that stands for a row of zeros.
 inline constexpr std::int32_t zero_row = -1;
 
-[[nodiscard]] RADIXMLP_HOST_DEVICE constexpr bool in_rows(std::int64_t row, std::int64_t rows) noexcept { return row >= 0 && row < rows; }
+[[nodiscard]] RADIXMLP_HOST_DEVICE constexpr bool in_rows(std::int64_t row, std::int64_t rows) noexcept {
+  return row >= 0 && row < rows;
+}
 
 inline void check_map(const RowMap& map) {
   const auto entries = static_cast<std::int64_t>(map.map.size());
