@@ -22,6 +22,7 @@
 #include "radixmlp/rows/host_row_ops.hpp"
 #include "radixmlp/rows/host_rows.hpp"
 #include "radixmlp/rows/row_map.hpp"
+#include "radixmlp/rows/row_planner.hpp"
 #include "radixmlp/rows/row_runs.hpp"
 #include "radixmlp/rows/row_sums.hpp"
 #include "radixmlp/rows/row_units.hpp"

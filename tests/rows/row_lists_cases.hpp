@@ -28,16 +28,17 @@ void check_runs_of(const RowMap& map, Shape from, Shape to) {
   const auto entries = static_cast<std::int64_t>(map.map.size());
   std::vector<RowRun> runs(static_cast<std::size_t>(radixmlp::count_runs(map.map)));
   REQUIRE(radixmlp::make_runs(map, runs).runs.size() == runs.size());
-  const auto source = random_values<std::int8_t>(
-      static_cast<std::size_t>(from.offset + map.source_rows * from.stride + from.width), 1);
-  auto expected = random_values<std::int8_t>(
-      static_cast<std::size_t>(to.offset + map.target_rows * to.stride + to.width), 2);
+  const auto source =
+      random_values<std::int8_t>(static_cast<std::size_t>(from.offset + map.source_rows * from.stride + from.width), 1);
+  auto expected =
+      random_values<std::int8_t>(static_cast<std::size_t>(to.offset + map.target_rows * to.stride + to.width), 2);
   Backend backend;
   typename Backend::template Array<std::int8_t> source_there(source), target_there(expected);
   typename Backend::template Array<RowRun> runs_there(runs);
-  copy_runs(backend.where(), RowRuns{{runs_there.data(), runs.size()}, map.source_rows, map.target_rows},
-            RowCopy{RowView<const std::int8_t>(source_there.data() + from.offset, map.source_rows, from.width, from.stride),
-                    RowView<std::int8_t>(target_there.data() + to.offset, map.target_rows, to.width, to.stride)});
+  copy_runs(
+      backend.where(), RowRuns{{runs_there.data(), runs.size()}, map.source_rows, map.target_rows},
+      RowCopy{RowView<const std::int8_t>(source_there.data() + from.offset, map.source_rows, from.width, from.stride),
+              RowView<std::int8_t>(target_there.data() + to.offset, map.target_rows, to.width, to.stride)});
   backend.synchronize();
   for (std::int64_t i = 0; i < entries; ++i) {
     std::copy_n(source.begin() + from.offset + map.map[static_cast<std::size_t>(i)] * from.stride, from.width,
@@ -62,7 +63,8 @@ struct TestLists {
 
 struct ListsThere {
   explicit ListsThere(const TestLists& lists)
-      : offsets(lists.offsets), values(lists.values),
+      : offsets(lists.offsets),
+        values(lists.values),
         view{{offsets.data(), lists.offsets.size()}, {values.data(), lists.values.size()}} {}
   typename Backend::template Array<std::int32_t> offsets, values;
   RowLists view;
@@ -78,9 +80,10 @@ void check_multicast(const TestLists& lists, std::int64_t row_bytes, std::int64_
   const auto targets = static_cast<std::int64_t>(lists.values.size());
   typename Backend::template Array<std::int8_t> source_there(source), target_there(expected);
   ListsThere there(lists);
-  multicast_rows(backend.where(), there.view,
-                 RowCopy{RowView<const std::int8_t>(source_there.data() + offset, static_cast<std::int64_t>(rows), row_bytes),
-                         RowView<std::int8_t>(target_there.data(), targets, row_bytes, row_bytes + 32)});
+  multicast_rows(
+      backend.where(), there.view,
+      RowCopy{RowView<const std::int8_t>(source_there.data() + offset, static_cast<std::int64_t>(rows), row_bytes),
+              RowView<std::int8_t>(target_there.data(), targets, row_bytes, row_bytes + 32)});
   backend.synchronize();
   for (std::size_t j = 0; j < rows; ++j) {
     for (std::int32_t v = lists.offsets[j]; v < lists.offsets[j + 1]; ++v) {
@@ -125,8 +128,10 @@ TEST_CASE("copy_runs leaves rows between runs alone, and takes runs of many tile
   typename Backend::template Array<RowRun> runs_there(runs);
   const RowRuns there{{runs_there.data(), runs.size()}, 2000, 2000};
   CHECK_NOTHROW(radixmlp::check_runs({runs, 2000, 2000}));
-  copy_runs(backend.where(), there, RowCopy{RowView<const Fp32>(source_there.data(), 2000, 1), RowView<Fp32>(target_there.data(), 2000, 1)});
-  copy_runs(backend.where(), RowRuns{{}, 2000, 2000}, RowCopy{RowView<const Fp32>(source_there.data(), 2000, 1), RowView<Fp32>(target_there.data(), 2000, 1)});
+  copy_runs(backend.where(), there,
+            RowCopy{RowView<const Fp32>(source_there.data(), 2000, 1), RowView<Fp32>(target_there.data(), 2000, 1)});
+  copy_runs(backend.where(), RowRuns{{}, 2000, 2000},
+            RowCopy{RowView<const Fp32>(source_there.data(), 2000, 1), RowView<Fp32>(target_there.data(), 2000, 1)});
   backend.synchronize();
   for (const RowRun& run : runs) {
     std::copy_n(source.begin() + run.source, run.rows, expected.begin() + run.target);
@@ -146,7 +151,9 @@ TEST_CASE("runs that do not fit are named") {
   const std::vector<std::int32_t> map{4, 5, 6, 0, 1, 1};
   std::vector<RowRun> memory(2);
   CHECK(radixmlp::count_runs(map) == 3);
-  check_refused<radixmlp::InvalidBatch>("memory", -1, 2, [&] { static_cast<void>(radixmlp::make_runs({map, 7, 6}, memory)); });
+  check_refused<radixmlp::InvalidBatch>("memory", -1, 2, [&] {
+    static_cast<void>(radixmlp::make_runs({map, 7, 6}, memory));
+  });
 }
 
 TEST_CASE("multicast_rows: lists of every length, rows of every width") {
@@ -263,7 +270,9 @@ double ulp(Format format, double value) {
   return std::ldexp(1.0, std::max(exponent - 1, format.least_exponent) - format.fraction_bits);
 }
 // Nearest number of the format; finite values only.
-double rounded(Format format, double value) { return value == 0 ? value : std::nearbyint(value / ulp(format, value)) * ulp(format, value); }
+double rounded(Format format, double value) {
+  return value == 0 ? value : std::nearbyint(value / ulp(format, value)) * ulp(format, value);
+}
 
 template <class T>
 double value_of(const T& element) {
@@ -278,10 +287,9 @@ double value_of(const T& element) {
     const int exponent_bits = 15 - format.fraction_bits;
     const int exponent = bits >> format.fraction_bits & ((1 << exponent_bits) - 1);
     const int fraction = bits & ((1 << format.fraction_bits) - 1);
-    const double magnitude =
-        exponent == 0 ? std::ldexp(fraction, format.least_exponent - format.fraction_bits)
-                      : std::ldexp(fraction + (1 << format.fraction_bits),
-                                   exponent - 1 + format.least_exponent - format.fraction_bits);
+    const double magnitude = exponent == 0 ? std::ldexp(fraction, format.least_exponent - format.fraction_bits)
+                                           : std::ldexp(fraction + (1 << format.fraction_bits),
+                                                        exponent - 1 + format.least_exponent - format.fraction_bits);
     return (bits & 0x8000) != 0 ? -magnitude : magnitude;
   }
 }
@@ -375,7 +383,8 @@ std::vector<T> random_floats(std::size_t count) {
   std::vector<T> values;
   for (std::size_t i = 0; i < count; ++i) {
     // Of both signs and many sizes, some below the smallest normal fp16.
-    const double value = (static_cast<double>(random() % 4097) - 2048) * std::ldexp(1.0, -static_cast<int>(random() % 20) - 8);
+    const double value =
+        (static_cast<double>(random() % 4097) - 2048) * std::ldexp(1.0, -static_cast<int>(random() % 20) - 8);
     values.push_back(element_of<T>(value));
   }
   return values;
@@ -399,7 +408,8 @@ TEST_CASE("sum_duplicates: the fixed tree to the bit, within its error bound, at
   check_sums_of_type<float>();
   check_sums_of_type<HalfType>();
   check_sums_of_type<BrainType>();
-  check_sums<float>(TestLists({5, 70, 1}), 132, 0, 0, random_floats<float>(76 * 132));  // more columns than a warp takes
+  check_sums<float>(TestLists({5, 70, 1}), 132, 0, 0,
+                    random_floats<float>(76 * 132));  // more columns than a warp takes
   check_sums<float>(TestLists({}), 4, 0, 0, std::vector<float>(8));
   check_sums<float>(TestLists({0, 0}), 4, 0, 0, std::vector<float>(8));
 }
@@ -446,4 +456,82 @@ TEST_CASE("sums that do not fit are refused") {
   check_refused<radixmlp::InvalidBatch>("lists.offsets", -1, 0, [&] {
     multicast_rows(backend.where(), RowLists{}, RowCopy{RowView<const float>(), RowView<float>()});
   });
+}
+
+TEST_CASE("every kernel of a plan moves the same rows, and a plan says what it is") {
+  if (skip_without(Backend::present(), "CUDA device"))
+    return;
+  using radixmlp::RowKernel;
+  const Maps maps(sharing_spec());
+  const radixmlp::PrefixIndexView index = maps.host.view();
+  const std::int64_t n = maps.ragged_rows, compact = maps.expected.compact_rows;
+  std::vector<std::int32_t> memory(radixmlp::row_lists_entries(index));
+  const RowLists lists = radixmlp::duplicates(index, memory);
+  const RowMap map = radixmlp::scatter_map(index);
+  std::vector<RowRun> runs(static_cast<std::size_t>(radixmlp::count_runs(map.map)));
+  static_cast<void>(radixmlp::make_runs(map, runs));
+  typename Backend::template Array<std::int32_t> lists_there(memory), map_there(maps.expected.scatter);
+  typename Backend::template Array<RowRun> runs_there(runs);
+  radixmlp::RowMoves moves{
+      {{map_there.data(), map.map.size()}, compact, n},
+      {{runs_there.data(), runs.size()}, compact, n},
+      {{lists_there.data(), lists.offsets.size()}, {lists_there.data() + lists.offsets.size(), lists.values.size()}}};
+  const auto source = random_values<Fp32>(static_cast<std::size_t>(compact * 12), 1);
+  std::vector<Fp32> expected;
+  for (const std::int32_t j : maps.expected.scatter) {
+    expected.insert(expected.end(), source.begin() + j * 12, source.begin() + (j + 1) * 12);
+  }
+  Backend backend;
+  typename Backend::template Array<Fp32> source_there(source);
+  for (const RowKernel kernel : {RowKernel::indexed, RowKernel::runs, RowKernel::multicast}) {
+    for (const std::int64_t cache : {0, 1 << 20}) {
+      typename Backend::template Array<Fp32> target_there((std::vector<Fp32>(expected.size())));
+      const RowCopy copy{RowView<const Fp32>(source_there.data(), compact, 12),
+                         RowView<Fp32>(target_there.data(), n, 12)};
+      const radixmlp::RowPlan plan =
+          plan_rows(row_work(moves.map, compact, static_cast<std::int64_t>(runs.size()), cache, copy), kernel);
+      CHECK(plan.kernel == kernel);
+      CHECK((plan.caching == radixmlp::Caching::streaming) == (cache == 0));
+      CHECK(plan.work.row_bytes == 48);
+      CHECK(plan.work.contiguous);
+      CHECK(plan.work.alignment == 16);
+      move_rows(backend.where(), plan, moves, copy);
+      backend.synchronize();
+      CHECK(same_bytes(target_there.download(), expected));
+      radixmlp::RowMoves none;
+      none.map = moves.map;
+      if (kernel != RowKernel::indexed) {
+        check_refused<InvalidRows>(kernel == RowKernel::runs ? "moves.runs" : "moves.lists", -1, 0,
+                                   [&] { move_rows(backend.where(), plan, none, copy); });
+      }
+    }
+  }
+}
+
+TEST_CASE("plans: what the counts choose") {
+  skip_without(Backend::present(), "CUDA device");
+  using radixmlp::RowKernel;
+  radixmlp::RowWork work{70'000, 70'000, 16'000, 70'000, 2048, 32, true, std::int64_t{50} << 20};
+  const auto kernel = [&] { return plan_rows(work).kernel; };
+  CHECK(kernel() == RowKernel::indexed);  // the source stays in the cache
+  work.distinct_rows = 32'000;
+  CHECK(kernel() == RowKernel::multicast);
+  CHECK(plan_rows(work).caching == radixmlp::Caching::streaming);
+  CHECK(
+      plan_rows(work).explain() ==
+      "multicast: rows repeat and the source is beyond the cache (70000 rows of 2048 bytes from 32000 distinct, 70000 "
+      "runs, aligned to 32, contiguous, cache of 52428800 bytes); streaming stores");
+  work.target_rows = 70'016;
+  CHECK(kernel() == RowKernel::indexed);  // padding
+  work.target_rows = 70'000;
+  work.distinct_rows = 60'000;
+  CHECK(kernel() == RowKernel::indexed);  // hardly any repetition
+  work.row_bytes = 1154;
+  work.alignment = 2;
+  CHECK(kernel() == RowKernel::indexed);  // runs of one row
+  work.runs = 20'000;
+  CHECK(kernel() == RowKernel::runs);
+  work.contiguous = false;
+  CHECK(kernel() == RowKernel::indexed);
+  CHECK(plan_rows(work, RowKernel::runs).kernel == RowKernel::runs);
 }

@@ -35,7 +35,8 @@ RADIXMLP_HIDDEN inline void launch_kernel(const void* kernel, cudaStream_t strea
 template <std::size_t Tensors, class Call>
 RADIXMLP_ALWAYS_INLINE inline void in_launches(std::array<ByteRows, Tensors>& tensors, const Call& call) {
   check_device_rows(tensors);
-  const auto end = std::stable_partition(tensors.begin(), tensors.end(), [](const ByteRows& rows) { return rows.row_bytes > 0; });
+  const auto end =
+      std::stable_partition(tensors.begin(), tensors.end(), [](const ByteRows& rows) { return rows.row_bytes > 0; });
   const std::span<const ByteRows> moved(tensors.begin(), end);
   for (std::size_t t = 0; t < moved.size(); t += tensors_per_launch) {
     call(moved.subspan(t, std::min<std::size_t>(moved.size() - t, tensors_per_launch)));
@@ -111,17 +112,18 @@ RADIXMLP_HIDDEN void launch_sums(cudaStream_t stream, SumRows launch, float* wor
 
 }  // namespace detail
 
-// On a stream, with runs and rows in device memory: copies every run, for every RowCopy{source, target}, in blocks of up
-// to 16 KiB that cross the borders of contiguous rows. One launch for up to 8 tensors; returns at once, allocates
-// nothing, can be captured. The runs are trusted; check_runs checks them on the host. Throws InvalidRows before anything
-// is enqueued, CudaError from the launch.
+// On a stream, with runs and rows in device memory: copies every run, for every RowCopy{source, target}, in blocks of
+// up to 16 KiB that cross the borders of contiguous rows. One launch for up to 8 tensors; returns at once, allocates
+// nothing, can be captured. The runs are trusted; check_runs checks them on the host. Throws InvalidRows before
+// anything is enqueued, CudaError from the launch.
 template <class... Sources, class... Targets>
 RADIXMLP_ALWAYS_INLINE inline void copy_runs(cudaStream_t stream, const RowRuns& runs,
                                              const RowCopy<Sources, Targets>&... copies) {
   static_assert(sizeof...(Sources) > 0, "radixmlp: copy_runs needs a RowCopy");
   auto tensors = detail::checked_bytes({runs.source_rows, runs.target_rows}, copies...);
   if (!runs.runs.empty() && runs.target_rows > 0) {
-    detail::in_launches(tensors, [&](std::span<const detail::ByteRows> some) { detail::launch_runs(stream, some, runs); });
+    detail::in_launches(tensors,
+                        [&](std::span<const detail::ByteRows> some) { detail::launch_runs(stream, some, runs); });
   }
 }
 
@@ -141,10 +143,10 @@ RADIXMLP_ALWAYS_INLINE inline void multicast_rows(cudaStream_t stream, const Row
 }
 
 // On a stream, as above, the backward of scatter_rows: compact[j] = sum of ragged[i] over i in list j, for rows of
-// float, __half, __nv_bfloat16 or a type with a FloatFormatOf. Sums in fp32 along a binary tree over the list's order, and
-// rounds once: the same bits whatever the launch, and on the host; |error| <= (ceil(log2 m) + 1) 2^-24 sum|x| + half a
-// unit in the last place for a list of m rows. No atomics. An empty list gives zeros; rows of `compact` behind the lists
-// are left alone.
+// float, __half, __nv_bfloat16 or a type with a FloatFormatOf. Sums in fp32 along a binary tree over the list's order,
+// and rounds once: the same bits whatever the launch, and on the host; |error| <= (ceil(log2 m) + 1) 2^-24 sum|x| +
+// half a unit in the last place for a list of m rows. No atomics. An empty list gives zeros; rows of `compact` behind
+// the lists are left alone.
 //
 // No list is longer than `longest` (0: lists.values.size()): 1 launch up to 64, 2 up to 4096, 3 up to 262,144.
 // `workspace` is device memory of sum_workspace_floats(...) floats, which the caller keeps until the stream is done.

@@ -156,7 +156,8 @@ __device__ __forceinline__ void copy_bytes_by_warp(const std::byte* source, std:
 
 // A warp takes a tile of target rows, finds the first run in it, and copies each run's part as one block where rows are
 // contiguous on both sides.
-__global__ void __launch_bounds__(row_threads, 8) RADIXMLP_HIDDEN copy_runs_kernel(const __grid_constant__ RunRows launch) {
+__global__ void __launch_bounds__(row_threads, 8) RADIXMLP_HIDDEN
+    copy_runs_kernel(const __grid_constant__ RunRows launch) {
   const ByteRows& rows = launch.tensors[blockIdx.y];
   const std::int64_t tile_rows = launch.tile_rows[blockIdx.y];
   const auto lane = static_cast<int>(threadIdx.x % 32);
@@ -290,8 +291,7 @@ __global__ void __launch_bounds__(row_threads) RADIXMLP_HIDDEN sum_rows_kernel(c
       for (int c = 0; c < Columns; ++c) {
         elements.values[c] = Float::store(sum.values[c]);
       }
-      *reinterpret_cast<Row*>(launch.target + piece.row * launch.target_stride +
-                                     column * sizeof(Bits)) = elements;
+      *reinterpret_cast<Row*>(launch.target + piece.row * launch.target_stride + column * sizeof(Bits)) = elements;
     } else {
       Partials elements;
       for (int c = 0; c < Columns; ++c) {

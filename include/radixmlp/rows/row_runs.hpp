@@ -66,15 +66,17 @@ inline void check_runs(const RowRuns& runs) {
       detail::raise(detail::invalid_rows("runs.rows", at, run.rows, "must be at least", 0));
     }
     if (run.source < 0 || std::int64_t{run.source} + run.rows > runs.source_rows) {
-      detail::raise(detail::invalid_rows("runs.source", at, run.source, "with its rows must be within", runs.source_rows));
+      detail::raise(
+          detail::invalid_rows("runs.source", at, run.source, "with its rows must be within", runs.source_rows));
     }
     if (run.target < behind) {
-      detail::raise(detail::invalid_rows("runs.target", at, run.target, "must not be before the end of the run before,",
-                                         behind));
+      detail::raise(
+          detail::invalid_rows("runs.target", at, run.target, "must not be before the end of the run before,", behind));
     }
     behind = std::int64_t{run.target} + run.rows;
     if (behind > runs.target_rows) {
-      detail::raise(detail::invalid_rows("runs.target", at, run.target, "with its rows must be within", runs.target_rows));
+      detail::raise(
+          detail::invalid_rows("runs.target", at, run.target, "with its rows must be within", runs.target_rows));
     }
   }
 }

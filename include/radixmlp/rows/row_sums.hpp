@@ -27,8 +27,8 @@ RADIXMLP_HOST_DEVICE inline void add(Sums<Columns>& left, const Sums<Columns>& r
   }
 }
 
-// load(0) + ... + load(count - 1), 1 <= count <= unit_rows, as a binary tree of depth ceil(log2 count): its left half is
-// the largest power of two of loads below count. The same tree, and so the same bits, wherever it runs.
+// load(0) + ... + load(count - 1), 1 <= count <= unit_rows, as a binary tree of depth ceil(log2 count): its left half
+// is the largest power of two of loads below count. The same tree, and so the same bits, wherever it runs.
 template <int Columns, class Load>
 [[nodiscard]] RADIXMLP_HOST_DEVICE inline Sums<Columns> sum_tree(int count, const Load& load) {
   constexpr int levels = 5;  // blocks of 4, 8, ..., 64 that wait for their right neighbour
@@ -99,9 +99,8 @@ template <int Columns, class Load>
 template <class Source, class Target>
 [[nodiscard]] ByteRows checked_sum(const RowLists& lists, const RowCopy<Source, Target>& rows) {
   check_lists(lists);
-  return checked_bytes({static_cast<std::int64_t>(lists.values.size()),
-                        static_cast<std::int64_t>(lists.offsets.size()) - 1},
-                       rows)[0];
+  return checked_bytes(
+      {static_cast<std::int64_t>(lists.values.size()), static_cast<std::int64_t>(lists.offsets.size()) - 1}, rows)[0];
 }
 
 }  // namespace detail

@@ -38,9 +38,9 @@ struct RowUnit {
 }
 
 // Lists (offsets as in RowLists) cut into pieces of `leaf` * unit_rows entries from their starts, for leaf = 1,
-// unit_rows, unit_rows^2, ...; at leaf > 1 those lists that are longer than a leaf. Nothing but the offsets is needed to
-// find a piece, because of all pieces that do not lead their list at most one starts in each stretch of leaf * unit_rows
-// values, and of all lists longer than a leaf at most one starts in each stretch of a leaf.
+// unit_rows, unit_rows^2, ...; at leaf > 1 those lists that are longer than a leaf. Nothing but the offsets is needed
+// to find a piece, because of all pieces that do not lead their list at most one starts in each stretch of leaf *
+// unit_rows values, and of all lists longer than a leaf at most one starts in each stretch of a leaf.
 //
 // Work items 0 .. row_unit_count are these pieces, and some are empty.
 [[nodiscard]] RADIXMLP_HOST_DEVICE inline std::int64_t leading_units(std::int32_t rows, std::int64_t values,
