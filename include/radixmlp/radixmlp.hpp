@@ -18,6 +18,13 @@
 #include "radixmlp/index/ragged_batch.hpp"
 #include "radixmlp/index/sequence_keys.hpp"
 #include "radixmlp/index/tagged_batch.hpp"
+#include "radixmlp/rows/float_format.hpp"
+#include "radixmlp/rows/host_row_ops.hpp"
 #include "radixmlp/rows/host_rows.hpp"
+#include "radixmlp/rows/row_map.hpp"
+#include "radixmlp/rows/row_planner.hpp"
+#include "radixmlp/rows/row_runs.hpp"
+#include "radixmlp/rows/row_sums.hpp"
+#include "radixmlp/rows/row_units.hpp"
 #include "radixmlp/rows/row_view.hpp"
 #endif

@@ -15,7 +15,7 @@ inline constexpr std::int64_t dynamic_width = -1;
 
 // `rows` rows of `width` elements, `stride` elements from one row's start to the next. Not owned; host or device
 // memory. T is any trivially copyable type (float, __half, __nv_bfloat16, double, std::int8_t for quantised bytes, ...;
-// const for a source); rows move as bytes. A static Width lets the device kernel unroll a row.
+// const for a source); rows move as bytes. A static Width is checked when the program is compiled.
 //
 // A source's stride may be 0 (one row for all); a target's must be at least its width.
 template <class T, std::int64_t Width = dynamic_width>
@@ -82,12 +82,6 @@ struct RowCopy {
   static_assert(Source::static_width == Target::static_width || Source::static_width == dynamic_width ||
                     Target::static_width == dynamic_width,
                 "radixmlp: source and target of a row copy must have the same width");
-
-  static constexpr std::int64_t static_row_bytes =
-      (Source::static_width != dynamic_width   ? Source::static_width
-       : Target::static_width != dynamic_width ? Target::static_width
-                                               : 0) *
-      std::int64_t{sizeof(typename Target::value_type)};  // 0 = known at run time
 
   Source source;
   Target target;
