@@ -10,6 +10,7 @@
 #include "radixmlp/block/compaction_policy.hpp"
 #include "radixmlp/error.hpp"
 #include "radixmlp/executor.hpp"
+#include "radixmlp/index/attention_plan.hpp"
 #include "radixmlp/index/compact_inputs.hpp"
 #include "radixmlp/index/duplicates.hpp"
 #include "radixmlp/index/index_stats.hpp"
