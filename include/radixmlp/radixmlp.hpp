@@ -6,6 +6,7 @@
 #include "radixmlp/config.hpp"
 
 #if RADIXMLP_CPLUSPLUS >= 202002L  // else config.hpp has said so, once
+#include "radixmlp/block/attention_call.hpp"
 #include "radixmlp/block/compacted_block.hpp"
 #include "radixmlp/block/compaction_policy.hpp"
 #include "radixmlp/error.hpp"
@@ -14,6 +15,7 @@
 #include "radixmlp/index/compact_inputs.hpp"
 #include "radixmlp/index/duplicates.hpp"
 #include "radixmlp/index/index_stats.hpp"
+#include "radixmlp/index/pooled_rows.hpp"
 #include "radixmlp/index/prefix_index.hpp"
 #include "radixmlp/index/prefix_trie.hpp"
 #include "radixmlp/index/ragged_batch.hpp"

@@ -202,29 +202,10 @@ TEST_CASE("plans in every format agree with dense attention") {
         dense_keys.push_back(values.rows.empty() ? poison : values.rows[static_cast<std::size_t>(slot)]);
       }
       for (std::size_t e = 0; e < plan.sequences.size(); ++e) {
-        if (plan.sequences[e] >= 0 && plan.cu_seqlens_k[e + 1] > plan.cu_seqlens_k[e]) {
-          const auto s = static_cast<std::size_t>(plan.sequences[e]);
-          // A segment's last key is the last row of its path; count the path's rows from its queries.
-          const std::int32_t length = plan.cu_seqlens_k[e + 1] - plan.cu_seqlens_k[e];
-          const std::int32_t rows_of_path =
-              plan.cu_seqlens_q[e + 1] > plan.cu_seqlens_q[e]
-                  ? [&] {
-                      const std::int32_t last = plan.cu_seqlens_q[e + 1] - 1;
-                      std::int32_t row = plan.query_rows.empty() ? last : plan.query_rows[static_cast<std::size_t>(last)];
-                      std::int32_t n = 0;
-                      for (; row >= 0; row = expected.parent[static_cast<std::size_t>(row)]) {
-                        ++n;
-                      }
-                      return n;
-                    }()
-                  : spec.cu_seqlens[s + 1] - spec.cu_seqlens[s];
-          const auto past = static_cast<std::int32_t>(values.past[s].size());
-          const std::int32_t first = past + rows_of_path - length;  // keys that a window leaves out
-          REQUIRE(first >= 0);
-          for (std::int32_t r = first; r < past; ++r) {
-            dense_keys[static_cast<std::size_t>(plan.cu_seqlens_k[e] + r - first)] =
-                values.past[s][static_cast<std::size_t>(r)];
-          }
+        for (std::int32_t r = plan.past_k[e]; r > 0; --r) {
+          const std::vector<Row>& past = values.past[static_cast<std::size_t>(plan.sequences[e])];
+          dense_keys[static_cast<std::size_t>(plan.cu_seqlens_k[e] + plan.past_k[e] - r)] =
+              past[past.size() - static_cast<std::size_t>(r)];
         }
       }
       const auto out = run(plan, queries_of(plan), [&](std::int32_t e, std::int64_t k) -> const Row& {
@@ -359,6 +340,7 @@ TEST_CASE("a plan by hand") {
   CHECK(to_vector(past.plan.cu_seqlens_k) == Ints{0, 5, 9, 12});
   CHECK(to_vector(past.plan.key_slots) == Ints{0, 0, 0, 1, 2, 0, 1, 3, 4, 1, 2, 5});
   CHECK(past.plan.past_keys == 2);
+  CHECK(to_vector(past.plan.past_k) == Ints{2, 0, 0});
   CHECK_FALSE(past.plan.in_cache);
   const Planned paged(index, {.window = 3,
                               .past_lengths = pasts,
@@ -385,12 +367,12 @@ TEST_CASE("a plan moves with its block and its index") {
     const std::vector<std::vector<std::int32_t>> expected{
         to_vector(before.cu_seqlens_q),  to_vector(before.cu_seqlens_k), to_vector(before.key_slots),
         to_vector(before.last_page_len), to_vector(before.sequences),    to_vector(before.query_rows),
-        to_vector(before.output_rows)};
+        to_vector(before.output_rows),   to_vector(before.past_k)};
     std::fill(planned.memory.begin(), planned.memory.end(), -1);  // the moved plan does not look back
     CHECK(std::vector<std::vector<std::int32_t>>{to_vector(moved.cu_seqlens_q), to_vector(moved.cu_seqlens_k),
                                                  to_vector(moved.key_slots), to_vector(moved.last_page_len),
                                                  to_vector(moved.sequences), to_vector(moved.query_rows),
-                                                 to_vector(moved.output_rows)} == expected);
+                                                 to_vector(moved.output_rows), to_vector(moved.past_k)} == expected);
     if (options.keep_empty) {
       CHECK(moved.key_slots.data() == copy.view().scatter.data());
     }

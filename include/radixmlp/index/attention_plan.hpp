@@ -64,6 +64,7 @@ struct AttentionPlan {
   std::span<const std::int32_t> key_slots = {};      // [keys]: where each key lies; by segment, past first
   std::span<const std::int32_t> last_page_len = {};  // [E]: all 1
   std::span<const std::int32_t> sequences = {};      // [E]: a sequence that has the segment's path; -1: no segment
+  std::span<const std::int32_t> past_k = {};         // [E]: first keys that are of the past: the last rows of it
 
   // Only with query_tile above 1, else empty and query i is compact row i. Query i is compact row query_rows[i], and
   // the output of compact row j is that of query output_rows[j].
@@ -101,6 +102,7 @@ struct AttentionPlan {
     plan.key_slots = move(key_slots);
     plan.last_page_len = move(last_page_len);
     plan.sequences = move(sequences);
+    plan.past_k = move(past_k);
     plan.query_rows = move(query_rows);
     plan.output_rows = move(output_rows);
     plan.block = {base, block.size()};
@@ -165,7 +167,7 @@ struct PlanBounds {
   }
 
   [[nodiscard]] std::int64_t entries() const noexcept {
-    return 2 * (segments + 1) + 2 * segments + starts + outputs + queries + keys;
+    return 2 * (segments + 1) + 3 * segments + starts + outputs + queries + keys;
   }
 };
 
@@ -307,6 +309,7 @@ inline void write_row_slots(const AttentionPlanOptions& options, std::span<const
   };
   const std::span<std::int32_t> last_page_len = take(bounds.segments);
   const std::span<std::int32_t> sequences = take(bounds.segments);
+  const std::span<std::int32_t> past_k = take(bounds.segments);
   const std::span<std::int32_t> cu_seqlens_q = take(bounds.segments + 1);
   const std::span<std::int32_t> cu_seqlens_k = take(bounds.segments + 1);
   const std::span<std::int32_t> output_rows = take(bounds.outputs);
@@ -344,9 +347,9 @@ inline void write_row_slots(const AttentionPlanOptions& options, std::span<const
         }
       }
     }
+    const std::int64_t past_keys = std::max<std::int64_t>(past - first_key, 0);
     if (!as_in_index) {
       std::int32_t* const out = key_slots.data() + keys;
-      const std::int64_t past_keys = std::max<std::int64_t>(past - first_key, 0);
       const std::int64_t first_row = std::max<std::int64_t>(first_key - past, 0);
       plan.past_keys += options.past_pages.empty() ? static_cast<std::int32_t>(past_keys) : 0;
       detail::write_past_slots(options, s, first_key, first_key + past_keys, out);
@@ -360,12 +363,14 @@ inline void write_row_slots(const AttentionPlanOptions& options, std::span<const
     plan.max_seqlen_q = std::max(plan.max_seqlen_q, end - start);
     plan.max_seqlen_k = std::max(plan.max_seqlen_k, static_cast<std::int32_t>(past + end - first_key));
     last_page_len[segments] = 1;
+    past_k[segments] = static_cast<std::int32_t>(past_keys);
     sequences[segments++] = segment.sequence;
     cu_seqlens_q[segments] = static_cast<std::int32_t>(queries);
     cu_seqlens_k[segments] = static_cast<std::int32_t>(keys);
   });
   while (options.keep_empty && segments < sequences.size()) {  // by edges, of which there are fewer
     last_page_len[segments] = 1;
+    past_k[segments] = 0;
     sequences[segments++] = -1;
     cu_seqlens_q[segments] = cu_seqlens_q[segments - 1];
     cu_seqlens_k[segments] = cu_seqlens_k[segments - 1];
@@ -375,11 +380,12 @@ inline void write_row_slots(const AttentionPlanOptions& options, std::span<const
   plan.keys = static_cast<std::int32_t>(keys);
   plan.last_page_len = last_page_len.first(segments);
   plan.sequences = sequences.first(segments);
+  plan.past_k = past_k.first(segments);
   if (as_in_index) {
     plan.cu_seqlens_q = index.compact_cu;
     plan.cu_seqlens_k = index.ragged_cu;
     plan.key_slots = index.scatter;
-    plan.block = memory.first(last_page_len.size() + sequences.size());
+    plan.block = memory.first(last_page_len.size() + sequences.size() + past_k.size());
   } else {
     plan.cu_seqlens_q = cu_seqlens_q.first(segments + 1);
     plan.cu_seqlens_k = cu_seqlens_k.first(segments + 1);
