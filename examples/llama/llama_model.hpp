@@ -15,14 +15,35 @@
 
 namespace example {
 
+struct LlamaLayer {
+  std::vector<float> input_norm, q_proj, k_proj, v_proj, o_proj, mlp_norm, gate_up_proj, down_proj;
+};
+
+// Matrices are [out, in]; gate_up: the gate's rows, then as many of up. Gradients have the same form.
+struct LlamaWeights {
+  std::vector<float> embedding, final_norm;
+  std::vector<float> classifier;  // empty: the embedding is
+  std::vector<LlamaLayer> layers;
+
+  // f(vector) for each of them, in one order.
+  template <class F>
+  void for_each(F&& f) {
+    f(embedding);
+    f(final_norm);
+    f(classifier);
+    for (LlamaLayer& layer : layers) {
+      for (std::vector<float>* weight : {&layer.input_norm, &layer.q_proj, &layer.k_proj, &layer.v_proj, &layer.o_proj,
+                                         &layer.mlp_norm, &layer.gate_up_proj, &layer.down_proj}) {
+        f(*weight);
+      }
+    }
+  }
+};
+
 // A Llama of a llama2.c checkpoint (version 0: seven int32, then fp32 weights), and its operations on rows. Knows
 // nothing of compaction: every call works on the rows that it is given.
 class LlamaModel {
  public:
-  struct Layer {
-    std::vector<float> input_norm, q_proj, k_proj, v_proj, o_proj, mlp_norm, gate_up_proj, down_proj;
-  };
-
   // Throws std::runtime_error where the file cannot be read, is too short or has a header that makes no sense.
   explicit LlamaModel(const std::string& path) {
     std::ifstream file(path, std::ios::binary);
@@ -52,47 +73,55 @@ class LlamaModel {
       return values;
     };
     // By kind, and of each kind all layers.
-    layers_.resize(static_cast<std::size_t>(layers));
-    const auto read_layers = [&](std::vector<float> Layer::*weight, std::int64_t rows, std::int64_t width) {
-      for (Layer& layer : layers_) {
+    weights_.layers.resize(static_cast<std::size_t>(layers));
+    const auto read_layers = [&](std::vector<float> LlamaLayer::*weight, std::int64_t rows, std::int64_t width) {
+      for (LlamaLayer& layer : weights_.layers) {
         const std::vector<float> values = read(rows, width);
         (layer.*weight).insert((layer.*weight).end(), values.begin(), values.end());
       }
     };
     const std::int64_t kv_width = kv_heads_ * head_dim_;
-    embedding_ = read(vocabulary_, hidden_);
-    read_layers(&Layer::input_norm, 1, hidden_);
-    read_layers(&Layer::q_proj, hidden_, hidden_);
-    read_layers(&Layer::k_proj, kv_width, hidden_);
-    read_layers(&Layer::v_proj, kv_width, hidden_);
-    read_layers(&Layer::o_proj, hidden_, hidden_);
-    read_layers(&Layer::mlp_norm, 1, hidden_);
-    read_layers(&Layer::gate_up_proj, intermediate_, hidden_);
-    read_layers(&Layer::down_proj, hidden_, intermediate_);
-    read_layers(&Layer::gate_up_proj, intermediate_, hidden_);  // behind the gate's rows
-    final_norm_ = read(1, hidden_);
+    weights_.embedding = read(vocabulary_, hidden_);
+    read_layers(&LlamaLayer::input_norm, 1, hidden_);
+    read_layers(&LlamaLayer::q_proj, hidden_, hidden_);
+    read_layers(&LlamaLayer::k_proj, kv_width, hidden_);
+    read_layers(&LlamaLayer::v_proj, kv_width, hidden_);
+    read_layers(&LlamaLayer::o_proj, hidden_, hidden_);
+    read_layers(&LlamaLayer::mlp_norm, 1, hidden_);
+    read_layers(&LlamaLayer::gate_up_proj, intermediate_, hidden_);
+    read_layers(&LlamaLayer::down_proj, hidden_, intermediate_);
+    read_layers(&LlamaLayer::gate_up_proj, intermediate_, hidden_);  // behind the gate's rows
+    weights_.final_norm = read(1, hidden_);
     read(positions_, head_dim_);  // cosines and sines, which are computed here
-    classifier_ = shares_embedding ? embedding_ : read(vocabulary_, hidden_);
+    if (!shares_embedding) {
+      weights_.classifier = read(vocabulary_, hidden_);
+    }
   }
 
-  [[nodiscard]] const std::vector<Layer>& layers() const noexcept { return layers_; }
+  [[nodiscard]] const std::vector<LlamaLayer>& layers() const noexcept { return weights_.layers; }
+  [[nodiscard]] const LlamaWeights& weights() const noexcept { return weights_; }
+  [[nodiscard]] LlamaWeights& weights() noexcept { return weights_; }
+  [[nodiscard]] const std::vector<float>& classifier() const noexcept {
+    return weights_.classifier.empty() ? weights_.embedding : weights_.classifier;
+  }
   [[nodiscard]] std::int64_t hidden() const noexcept { return hidden_; }
   [[nodiscard]] std::int64_t vocabulary() const noexcept { return vocabulary_; }
   [[nodiscard]] std::int64_t max_positions() const noexcept { return positions_; }
   [[nodiscard]] std::int64_t q_heads() const noexcept { return q_heads_; }
   [[nodiscard]] std::int64_t kv_heads() const noexcept { return kv_heads_; }
   [[nodiscard]] std::int64_t head_dim() const noexcept { return head_dim_; }
+  [[nodiscard]] std::int64_t intermediate() const noexcept { return intermediate_; }
   [[nodiscard]] radixmlp::AttentionWidths widths() const noexcept {
     return {.q = hidden_, .k = kv_heads_ * head_dim_, .v = kv_heads_ * head_dim_, .out = hidden_};
   }
 
   void embed(radixmlp::RowView<const std::int32_t> tokens, radixmlp::RowView<float> hidden) const {
     for (std::int64_t r = 0; r < hidden.rows(); ++r) {
-      std::copy_n(embedding_.data() + *tokens.row(r) * hidden_, hidden_, hidden.row(r));
+      std::copy_n(weights_.embedding.data() + *tokens.row(r) * hidden_, hidden_, hidden.row(r));
     }
   }
 
-  void pre_attention(const Layer& layer, radixmlp::RowView<const std::int32_t> positions,
+  void pre_attention(const LlamaLayer& layer, radixmlp::RowView<const std::int32_t> positions,
                      radixmlp::RowView<const float> hidden, radixmlp::RowView<float> q, radixmlp::RowView<float> k,
                      radixmlp::RowView<float> v) const {
     const std::vector<float> normed_rows = norm_rows(hidden, layer.input_norm);
@@ -106,7 +135,7 @@ class LlamaModel {
     }
   }
 
-  void post_attention(const Layer& layer, radixmlp::RowView<const float> attention_out,
+  void post_attention(const LlamaLayer& layer, radixmlp::RowView<const float> attention_out,
                       radixmlp::RowView<float> hidden) const {
     linear(attention_out, layer.o_proj, 1, hidden);
     const std::vector<float> normed = norm_rows(hidden, layer.mlp_norm);
@@ -121,11 +150,10 @@ class LlamaModel {
 
   // logits [rows, vocabulary]
   void logits(radixmlp::RowView<const float> hidden, radixmlp::RowView<float> logits) const {
-    const std::vector<float> normed = norm_rows(hidden, final_norm_);
-    linear({normed.data(), hidden.rows(), hidden_}, classifier_, 0, logits);
+    const std::vector<float> normed = norm_rows(hidden, weights_.final_norm);
+    linear({normed.data(), hidden.rows(), hidden_}, classifier(), 0, logits);
   }
 
- private:
   static constexpr float rms_epsilon = 1e-5F;
 
   [[nodiscard]] std::vector<float> norm_rows(radixmlp::RowView<const float> x, const std::vector<float>& weight) const {
@@ -136,7 +164,7 @@ class LlamaModel {
     return normed;
   }
 
-  // Neighbours are a pair, as in llama2.c.
+  // RoPE; neighbours are a pair, as in llama2.c. A negative position rotates back.
   void rotate_heads(float* row, std::int64_t heads, std::int32_t position) const {
     for (std::int64_t i = 0; i < heads * head_dim_; i += 2) {
       const auto exponent = static_cast<float>(i % head_dim_) / static_cast<float>(head_dim_);
@@ -150,10 +178,10 @@ class LlamaModel {
     }
   }
 
+ private:
   std::int64_t hidden_ = 0, intermediate_ = 0, q_heads_ = 0, kv_heads_ = 0, head_dim_ = 0, vocabulary_ = 0,
                positions_ = 0;
-  std::vector<Layer> layers_;
-  std::vector<float> embedding_, final_norm_, classifier_;
+  LlamaWeights weights_;
 };
 
 }  // namespace example

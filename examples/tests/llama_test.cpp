@@ -15,6 +15,7 @@
 #include "engine/token_file.hpp"
 #include "llama/llama_model.hpp"
 #include "llama/llama_session.hpp"
+#include "llama/llama_training.hpp"
 #include "support/catch.hpp"
 #include "support/skip.hpp"
 
@@ -127,6 +128,100 @@ TEST_CASE("logits of all rows and of last rows equal those of the uncompacted ru
   }
   if (rows != nullptr) {
     WARN(all_rows << " rows, " << computed_rows << " computed; largest difference of a logit " << largest);
+  }
+}
+
+TEST_CASE("one step of training: loss and gradients equal those of the uncompacted model") {
+  const std::string workload = (shared / "workloads" / "stories260k_rollouts_g16.jsonl").string();
+  if (radixmlp_test::skip_without(std::filesystem::exists(workload), workload))
+    return;
+  LlamaModel model(checkpoint);
+  // RADIXMLP_LLAMA_ROWS: so many rows of rollouts; else a few short ones, with a copy and a prefix.
+  const char* const rows = std::getenv("RADIXMLP_LLAMA_ROWS");
+  std::vector<std::vector<std::int32_t>> requests =
+      requests_of(example::read_token_file(workload, rows == nullptr ? 2048 : std::atoll(rows))[0]);
+  if (rows == nullptr) {
+    requests.resize(5);
+    for (auto& request : requests) {
+      request.resize(100);
+    }
+    requests.push_back(requests[1]);
+    requests.emplace_back(requests[2].begin(), requests[2].begin() + 90);
+    requests.emplace_back();
+  }
+  std::vector<std::int32_t> tokens, cu_seqlens{0};
+  std::vector<float> weights;
+  for (const auto& request : requests) {
+    tokens.insert(tokens.end(), request.begin(), request.end());
+    cu_seqlens.push_back(static_cast<std::int32_t>(tokens.size()));
+  }
+  for (std::size_t s = 0; s < requests.size(); ++s) {  // a mean over all tokens, some sequences counting more
+    weights.push_back((s % 3 == 0 ? 1.5F : 1.0F) / static_cast<float>(tokens.size()));
+  }
+
+  // The loss by another way: scores of every row in a session that shares nothing.
+  LlamaSession session(model, requests.size(), {.layout = {}, .all_rows = true});
+  const auto logits = session.append(requests);
+  double loss = 0;
+  for (std::size_t s = 0; s < requests.size(); ++s) {
+    for (std::int32_t i = cu_seqlens[s] + 1; i < cu_seqlens[s + 1]; ++i) {
+      const float* const row = logits.row(i - 1);
+      double sum = 0;
+      for (std::int64_t v = 0; v < logits.width(); ++v) {
+        sum += std::exp(static_cast<double>(row[v] - row[tokens[static_cast<std::size_t>(i)]]));
+      }
+      loss += static_cast<double>(weights[s]) * std::log(sum);
+    }
+  }
+
+  auto expected = example::LlamaTrainer(model, {.layout = {}}).gradients(tokens, cu_seqlens, weights);
+  CHECK(expected.loss == Approx(loss).epsilon(1e-5));
+  CHECK(expected.rows == static_cast<std::int64_t>(tokens.size()));
+  double largest = 0, squares = 0;
+  expected.gradients.for_each([&](std::vector<float>& weight) {
+    for (const float value : weight) {
+      squares += static_cast<double>(value) * static_cast<double>(value);
+    }
+  });
+  for (const Layout layout : layouts) {
+    CAPTURE(layout_name(layout));
+    auto actual = example::LlamaTrainer(model, {.layout = layout}).gradients(tokens, cu_seqlens, weights);
+    CHECK(actual.loss == Approx(expected.loss).epsilon(1e-5));
+    CHECK(actual.rows < expected.rows);
+    std::vector<std::vector<float>*> all;
+    expected.gradients.for_each([&](std::vector<float>& weight) { all.push_back(&weight); });
+    std::size_t next = 0;
+    double difference = 0;
+    actual.gradients.for_each([&](std::vector<float>& weight) {
+      const std::vector<float>& other = *all[next++];
+      REQUIRE(weight.size() == other.size());
+      for (std::size_t i = 0; i < weight.size(); ++i) {
+        const double d = std::abs(static_cast<double>(weight[i]) - static_cast<double>(other[i]));
+        difference = std::isnan(d) ? 1e9 : std::max(difference, d);
+      }
+    });
+    CHECK(difference <= 2e-5);
+    largest = std::max(largest, difference);
+  }
+  // And they are gradients: a small step against them lowers the loss by as much as they say.
+  const double step = 1e-3 / std::sqrt(squares);
+  const auto moved_loss = [&](double by) {
+    LlamaModel moved = model;
+    std::vector<std::vector<float>*> all;
+    expected.gradients.for_each([&](std::vector<float>& weight) { all.push_back(&weight); });
+    std::size_t next = 0;
+    moved.weights().for_each([&](std::vector<float>& weight) {
+      const std::vector<float>& gradient = *all[next++];
+      for (std::size_t i = 0; i < weight.size(); ++i) {
+        weight[i] -= static_cast<float>(by) * gradient[i];
+      }
+    });
+    return example::LlamaTrainer(moved, {.layout = AttentionLayout::paged}).gradients(tokens, cu_seqlens, weights).loss;
+  };
+  CHECK(moved_loss(-step) - moved_loss(step) == Approx(2 * step * squares).epsilon(0.02));
+  CHECK(moved_loss(step) < expected.loss);
+  if (rows != nullptr) {
+    WARN(tokens.size() << " rows: largest difference of a gradient " << largest << ", norm " << std::sqrt(squares));
   }
 }
 

@@ -21,6 +21,7 @@
 #include "radixmlp/index/ragged_batch.hpp"
 #include "radixmlp/index/sequence_keys.hpp"
 #include "radixmlp/index/tagged_batch.hpp"
+#include "radixmlp/rows/host_adjoints.hpp"
 #include "radixmlp/rows/host_rows.hpp"
 #include "radixmlp/rows/row_view.hpp"
 #endif
