@@ -49,6 +49,25 @@ struct ToyEngine {
     }
   }
 
+  // Segment e: its queries are rows of q; its keys follow each other in k and v, or are found through key_slots.
+  void attend_by_plan(const AttentionCall<float>& call) const {
+    const std::span<const std::int32_t> cu_q = call.plan.cu_seqlens_q, cu_k = call.plan.cu_seqlens_k;
+    const std::span<const std::int32_t> slots = call.plan.key_slots;
+    for (std::size_t e = 0; e + 1 < cu_q.size(); ++e) {
+      for (std::int64_t i = cu_q[e]; i < cu_q[e + 1]; ++i) {
+        const std::int64_t unseen = cu_q[e + 1] - 1 - i;  // causal, from the bottom right
+        for (std::int64_t c = 0; c < hidden; ++c) {
+          float sum = 0;
+          for (std::int64_t at = cu_k[e]; at < cu_k[e + 1] - unseen; ++at) {
+            const std::int64_t j = slots.empty() ? at : slots[static_cast<std::size_t>(at)];
+            sum += call.q.row(i)[c] * call.k.row(j)[c] + call.v.row(j)[c];
+          }
+          call.out.row(i)[c] = sum;
+        }
+      }
+    }
+  }
+
   // Row-wise again.
   void update(RowView<const float> attention_out, RowView<float> h) const {
     for (std::int64_t i = 0; i < h.rows(); ++i) {
@@ -99,6 +118,28 @@ void run(const ToyEngine& engine, std::span<const std::int32_t> tokens, std::spa
   std::free(workspace);
 }
 
+// One layer whose attention reads compact rows: in `paged` nothing moves at all.
+void run_by_plan(const ToyEngine& engine, const radixmlp::PrefixIndexView& index, RowView<float> h,
+                 RowView<const std::int32_t> p, radixmlp::AttentionLayout layout) {
+  const radixmlp::CompactionPolicy policy;
+  // [layouts]
+  using enum radixmlp::AttentionLayout;
+  const radixmlp::CompactionDecision decision = policy.decide(index, layout);  // layout: what the attention does best
+  std::vector<std::int32_t> plan_memory(radixmlp::attention_plan_entries(index));
+  const radixmlp::AttentionPlan plan = radixmlp::attention_plan(index, plan_memory);
+  const std::size_t bytes = CompactedBlock<float>::workspace_bytes(ToyEngine::widths, index, decision, plan);
+  std::byte* const workspace = static_cast<std::byte*>(std::aligned_alloc(radixmlp::workspace_alignment, bytes));
+  const CompactedBlock<float> block(index, ToyEngine::widths, {workspace, bytes}, decision, plan);
+
+  block.forward(
+      radixmlp::serial, h, [&](auto rows, auto q, auto k, auto v) { engine.project(rows, p, q, k, v); },
+      radixmlp::serving<ragged, compact_query, paged>(
+          [&](const AttentionCall<float>& call) { engine.attend_by_plan(call); }),
+      [&](auto attention_out, auto rows) { engine.update(attention_out, rows); });
+  // [/layouts]
+  std::free(workspace);
+}
+
 }  // namespace
 
 int main() {
@@ -113,7 +154,26 @@ int main() {
   std::vector<float> plain = embedded, compacted = embedded;
   run(ToyEngine{}, tokens, cu_seqlens, plain, {.max_ratio = 0});
   run(ToyEngine{}, tokens, cu_seqlens, compacted, {});
-  std::printf("%s, last value %.6f\n", plain == compacted ? "bit-equal" : "DIFFERENT",
-              static_cast<double>(plain.back()));
-  return plain == compacted && plain != embedded ? EXIT_SUCCESS : EXIT_FAILURE;
+  bool equal = plain == compacted && plain != embedded;
+
+  // The same two layers on compact rows, attention included.
+  radixmlp::PrefixTrie trie;
+  const radixmlp::RaggedBatch<std::int32_t> batch{.tokens = tokens, .cu_seqlens = cu_seqlens};
+  const auto index = trie.build(batch);
+  const auto n = static_cast<std::int64_t>(tokens.size());
+  for (const auto layout : {radixmlp::AttentionLayout::ragged, radixmlp::AttentionLayout::compact_query,
+                            radixmlp::AttentionLayout::paged}) {
+    std::vector<float> compact(embedded.size()), expanded(embedded.size());
+    std::vector<std::int32_t> positions(static_cast<std::size_t>(index.compact_rows));
+    radixmlp::compact_positions(batch, index, std::span(positions));
+    const RowView<float> h(compact.data(), index.compact_rows, ToyEngine::hidden);
+    radixmlp::gather_rows(radixmlp::serial, index, RowView<float>(embedded.data(), n, ToyEngine::hidden), h);
+    for (int layer = 0; layer < 2; ++layer) {
+      run_by_plan(ToyEngine{}, index, h, {positions.data(), index.compact_rows, 1}, layout);
+    }
+    radixmlp::scatter_rows(radixmlp::serial, index, h, RowView<float>(expanded.data(), n, ToyEngine::hidden));
+    equal = equal && expanded == plain;
+  }
+  std::printf("%s, last value %.6f\n", equal ? "bit-equal" : "DIFFERENT", static_cast<double>(plain.back()));
+  return equal ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -102,6 +102,47 @@ TEST_CASE("without its outputs a trie takes at most 8 bytes a token and 128 byte
   }
 }
 
+TEST_CASE("a plan, a decision and a layer on compact rows allocate nothing") {
+  const TypedBatch<std::int32_t> typed(spec_of({{1, 2, 3}, {1, 2, 4}, {1, 2, 3, 5}}));
+  PrefixTrie trie;
+  const PrefixIndexView index = trie.build(typed.batch(), {.pad_to = 8});
+  const AttentionWidths widths{.q = 4, .k = 4, .v = 4, .out = 4};
+  const std::vector<std::int32_t> pasts{2, 2, 2};
+  std::vector<std::int32_t> memory(1000);
+  std::vector<float> state(8 * 4), pooled(3 * 4);
+  alignas(workspace_alignment) std::byte workspace[4096];
+  for (const AttentionLayout layout : {AttentionLayout::compact_query, AttentionLayout::paged}) {
+    for (const QueryPartition partition : {QueryPartition::sequences, QueryPartition::edges}) {
+      const std::int64_t before = allocations;
+      AttentionPlanOptions options{.partition = partition, .query_tile = 2, .window = 3};
+      if (layout == AttentionLayout::compact_query) {
+        options.past_lengths = pasts;
+      }
+      CHECK(attention_plan_entries(index, options) <= memory.size());
+      const AttentionPlan plan = attention_plan(index, memory, options);
+      const CompactionDecision decision = CompactionPolicy{}.decide(index, layout);
+      const CompactedBlock<float> block(index, widths, workspace, decision, plan);
+      int calls = 0;
+      block.forward(
+          serial, RowView<float>(state.data(), 8, 4), [&](auto, auto, auto, auto) { ++calls; },
+          serving<AttentionLayout::compact_query, AttentionLayout::paged>([&](const auto&) { ++calls; }),
+          [&](auto, auto) { ++calls; });
+      block.take(serial, index.last_rows, RowView<float>(state.data(), 8, 4), RowView<float>(pooled.data(), 3, 4));
+      block.mean(serial, RowView<float>(state.data(), 8, 4), RowView<float>(pooled.data(), 3, 4));
+      const std::int64_t made = allocations - before;
+      CHECK(made == 0);
+      CHECK(calls == 3);
+    }
+  }
+  const std::int64_t before = allocations;
+  const TreeMask mask = tree_mask(index, memory);
+  CostModel model{.costs = {1, 1, 1, 1, 1}, .widths = widths, .element_bytes = 4};
+  const CompactionDecision decision = model.decide(index_stats(index), {AttentionLayout::paged});
+  CHECK(allocations == before);
+  CHECK(mask.pre.size() == 8);
+  CHECK(decision.compacts);
+}
+
 TEST_CASE("a layer allocates nothing") {
   const TypedBatch<std::int32_t> typed(spec_of({{1, 2, 3}, {1, 2, 4}, {1, 2, 3, 5}}));
   PrefixTrie trie;

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "engine/cpu_attention.hpp"
@@ -61,19 +62,19 @@ class CpuEngine {
     });
   }
 
-  // Causal attention within each sequence of the ragged batch.
+  // Attention by the call's plan: any layout.
   void attention(const radixmlp::AttentionCall<float>& call) {
     constexpr std::int64_t tile = AttentionTile::query_rows;
-    std::vector<std::int64_t> first_tile{0};  // of each sequence
-    for (std::size_t s = 1; s < call.cu_seqlens.size(); ++s) {
-      first_tile.push_back(first_tile.back() + divided_up(call.cu_seqlens[s] - call.cu_seqlens[s - 1], tile));
+    const std::span<const std::int32_t> cu = call.plan.cu_seqlens_q;
+    std::vector<std::int64_t> first_tile{0};  // of each segment
+    for (std::size_t e = 1; e < cu.size(); ++e) {
+      first_tile.push_back(first_tile.back() + divided_up(cu[e] - cu[e - 1], tile));
     }
     for_each(first_tile.back() * config_.kv_heads, [&](std::int64_t task, float* scratch) {
       const std::int64_t t = task / config_.kv_heads;
       const auto next = std::ranges::upper_bound(first_tile, t) - first_tile.begin();
-      const auto s = static_cast<std::size_t>(next - 1);
-      attention_tile_.attend(call, call.cu_seqlens[s], call.cu_seqlens[s + 1], (t - first_tile[s]) * tile,
-                             task % config_.kv_heads, scratch);
+      const auto e = static_cast<std::size_t>(next - 1);
+      attention_tile_.attend(call, e, (t - first_tile[e]) * tile, task % config_.kv_heads, scratch);
     });
   }
 

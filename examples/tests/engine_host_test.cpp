@@ -59,15 +59,18 @@ TokenBatch sharing_batch() {
 // The hidden states of all rows, as the demo computes them.
 std::vector<float> run_engine(const ModelConfig& config, const std::vector<LayerWeights>& layers,
                               const TokenBatch& batch, radixmlp::CompactionPolicy policy, std::int32_t pad_to = 1,
-                              int threads = 2) {
+                              int threads = 2, radixmlp::AttentionLayout layout = radixmlp::AttentionLayout::ragged) {
   const ThreadPool pool(threads);
   CpuEngine engine(config, pool, 512);
   radixmlp::PrefixTrie trie;
   const radixmlp::PrefixIndexView index = trie.build(batch.ragged(), {.pad_to = pad_to});
-  std::vector<Chunk> workspace(radixmlp::CompactedBlock<float>::workspace_bytes(config.widths(), index, policy) /
-                               sizeof(Chunk));
+  const radixmlp::CompactionDecision decision = policy.decide(index, layout);
+  std::vector<std::int32_t> plan_memory(radixmlp::attention_plan_entries(index));
+  const radixmlp::AttentionPlan plan = radixmlp::attention_plan(index, plan_memory);
+  std::vector<Chunk> workspace(
+      radixmlp::CompactedBlock<float>::workspace_bytes(config.widths(), index, decision, plan) / sizeof(Chunk));
   const radixmlp::CompactedBlock<float> block(index, config.widths(), std::as_writable_bytes(std::span(workspace)),
-                                              policy);
+                                              decision, plan);
   const auto rows = static_cast<std::int64_t>(batch.tokens.size());
   const auto all_rows = static_cast<std::size_t>(std::max(rows, block.rows()));
   std::vector<std::int32_t> token_storage(all_rows), position_storage(all_rows);
@@ -88,7 +91,9 @@ std::vector<float> run_engine(const ModelConfig& config, const std::vector<Layer
         [&](const auto& x, const auto& q, const auto& k, const auto& v) {
           engine.pre_attention(layer, positions, x, q, k, v);
         },
-        [&](const radixmlp::AttentionCall<float>& call) { engine.attention(call); },
+        radixmlp::serving<radixmlp::AttentionLayout::ragged, radixmlp::AttentionLayout::compact_query,
+                          radixmlp::AttentionLayout::paged>(
+            [&](const radixmlp::AttentionCall<float>& call) { engine.attention(call); }),
         [&](const auto& out, const auto& x) { engine.post_attention(layer, out, x); });
   }
   const RowView<float> expanded = block.expand(pool, hidden, RowView<float>(output.data(), rows, config.hidden));
@@ -107,6 +112,28 @@ TEST_CASE("decoder layers equal the reference in double, with and without compac
   CHECK(reference::relative_difference(run_engine(config, layers, batch, always), expected) <= 1e-5);
   CHECK(reference::relative_difference(run_engine(config, layers, batch, always, 8), expected) <= 1e-5);
   CHECK(reference::relative_difference(run_engine(config, layers, batch, always, 8, 1), expected) <= 1e-5);
+  for (const auto layout : {radixmlp::AttentionLayout::compact_query, radixmlp::AttentionLayout::paged}) {
+    CHECK(reference::relative_difference(run_engine(config, layers, batch, always, 8, 2, layout), expected) <= 1e-5);
+  }
+}
+
+TEST_CASE("branches anywhere in a tile of queries or keys, in every layout") {
+  const ModelConfig config = find_preset("tiny");
+  const std::vector<LayerWeights> layers = random_layers(config, 1);
+  std::vector<std::vector<std::int32_t>> requests(1);
+  for (std::int32_t i = 0; i < 400; ++i) {
+    requests[0].push_back(i % 97);
+  }
+  for (const std::size_t shared : {1U, 63U, 255U, 256U, 257U, 300U, 400U}) {
+    requests.emplace_back(requests[0].begin(), requests[0].begin() + static_cast<std::ptrdiff_t>(shared));
+    requests.back().insert(requests.back().end(), 70, 500 + static_cast<std::int32_t>(shared));
+  }
+  const TokenBatch batch = batch_of(requests);
+  const reference::Rows expected = reference::forward(config, layers, batch);
+  for (const auto layout : {radixmlp::AttentionLayout::ragged, radixmlp::AttentionLayout::compact_query,
+                            radixmlp::AttentionLayout::paged}) {
+    CHECK(reference::relative_difference(run_engine(config, layers, batch, always, 1, 2, layout), expected) <= 1e-5);
+  }
 }
 
 TEST_CASE("a batch of empty sequences passes through the engine") {
@@ -161,7 +188,8 @@ TEST_CASE("attention equals a full softmax in double at the edges of its tiles")
                     .v = packed.columns(widths.q + widths.k, widths.v),
                     .out = RowView<float>(out.data(), rows, widths.out),
                     .cu_seqlens = cu_seqlens,
-                    .max_seqlen = 513});
+                    .max_seqlen = 513,
+                    .plan = {.cu_seqlens_q = cu_seqlens, .cu_seqlens_k = cu_seqlens}});
     CHECK(reference::relative_difference(out, expected) <= 1e-5);
   }
 }

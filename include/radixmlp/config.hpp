@@ -69,6 +69,8 @@
 #else
 #define RADIXMLP_STREAM_16(target, vector) __builtin_memcpy(target, &(vector), 16)
 #define RADIXMLP_STREAM_FENCE() static_cast<void>(0)
+#endif
+
 // Widest vector, in bytes, that one load of the device code takes: 256-bit accesses came with sm_100.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
 #define RADIXMLP_DEVICE_VECTOR_BYTES 32

@@ -3,6 +3,7 @@
 
 // The test body of CompactedBlock. host_block_test.cpp and device_block_test.cu define Backend and include it.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -10,6 +11,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "support/batch_spec.hpp"
@@ -20,12 +22,16 @@ namespace {
 
 using namespace radixmlp_test;
 using radixmlp::AttentionCall;
+using radixmlp::AttentionLayout;
+using radixmlp::AttentionPlanOptions;
 using radixmlp::AttentionWidths;
 using radixmlp::CompactedBlock;
 using radixmlp::CompactionPolicy;
 using radixmlp::InvalidRows;
 using radixmlp::PrefixIndexView;
 using radixmlp::RowView;
+using radixmlp::serving;
+using enum radixmlp::AttentionLayout;
 
 constexpr std::int64_t hidden_width = 7;
 constexpr AttentionWidths widths{.q = 5, .k = 3, .v = 4, .out = 6};
@@ -77,6 +83,38 @@ struct Attend {
   }
 };
 
+// The same by the plan, which serves every layout.
+struct AttendByPlan {
+  explicit AttendByPlan(const AttentionCall<float>& attention)
+      : call(attention),
+        cu_q(attention.plan.cu_seqlens_q.data()),
+        cu_k(attention.plan.cu_seqlens_k.data()),
+        slots(attention.plan.key_slots.empty() ? nullptr : attention.plan.key_slots.data()),
+        segments(attention.plan.segments()) {}
+
+  AttentionCall<float> call;
+  const std::int32_t* cu_q;
+  const std::int32_t* cu_k;
+  const std::int32_t* slots;
+  std::int64_t segments;
+
+  RADIXMLP_HOST_DEVICE void operator()(std::int64_t i) const {
+    std::int64_t e = 0;
+    while (e + 1 < segments && cu_q[e + 1] <= i) {
+      ++e;
+    }
+    const std::int64_t keys = (cu_k[e + 1] - cu_k[e]) - (cu_q[e + 1] - cu_q[e]) + (i - cu_q[e]) + 1;
+    for (std::int64_t c = 0; c < widths.out; ++c) {
+      float sum = 0;
+      for (std::int64_t at = cu_k[e]; at < cu_k[e] + keys; ++at) {
+        const std::int64_t j = slots == nullptr ? at : slots[at];
+        sum += call.q.row(i)[c % widths.q] * call.k.row(j)[c % widths.k] + 0.5f * call.v.row(j)[c % widths.v];
+      }
+      call.out.row(i)[c] = sum / static_cast<float>(keys);
+    }
+  }
+};
+
 struct Update {
   RowView<const float> attention_out;
   RowView<float> hidden;
@@ -89,7 +127,9 @@ struct Update {
 };
 
 struct Workspace {
-  explicit Workspace(std::size_t bytes) : memory(std::vector<std::byte>(bytes + radixmlp::workspace_alignment)) {
+  // Full of NaN, which spreads from any row that is read before it is written.
+  explicit Workspace(std::size_t bytes)
+      : memory(std::vector<std::byte>(bytes + radixmlp::workspace_alignment, std::byte{0xff})) {
     const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
     const std::size_t skip =
         (radixmlp::workspace_alignment - address % radixmlp::workspace_alignment) % radixmlp::workspace_alignment;
@@ -99,12 +139,27 @@ struct Workspace {
   std::span<std::byte> span;
 };
 
+// The plan of an index, in the backend's memory.
+template <class B>
+struct BackendPlan {
+  BackendPlan(const PrefixIndexView& host, const typename B::Index& index, const AttentionPlanOptions& options)
+      : host_memory(radixmlp::attention_plan_entries(host, options)),
+        host_plan(radixmlp::attention_plan(host, host_memory, options)),
+        memory(std::vector<std::int32_t>(host_plan.block.begin(), host_plan.block.end())),
+        plan(host_plan.relocated(memory.data(), host, index.view())) {}
+  std::vector<std::int32_t> host_memory;
+  radixmlp::AttentionPlan host_plan;
+  typename B::template Array<std::int32_t> memory;
+  radixmlp::AttentionPlan plan;
+};
+
 // A batch with its inputs: equal rows have equal hidden states, as an embedding makes them.
 struct Case {
   explicit Case(const BatchSpec& with) : spec(with), ragged_rows(with.rows()) {
     radixmlp::PrefixTrie trie;
     const TypedBatch<std::int32_t, std::int32_t, radixmlp::Key128> typed(spec);
     const PrefixIndexView view = trie.build(typed.batch(), {.pad_to = spec.pad_to});
+    host_index = radixmlp::PrefixIndex(view);
     index = std::make_unique<typename Backend::Index>(view);
     std::mt19937 random(9);
     std::vector<float> unique(static_cast<std::size_t>(view.compact_rows * hidden_width));
@@ -152,11 +207,38 @@ struct Case {
   }
 
   std::vector<float> through_block(CompactionPolicy policy, int layers) const {
-    const auto n = ragged_rows;
-    const PrefixIndexView& view = index->view();
     Backend backend;
-    Workspace workspace(CompactedBlock<float>::workspace_bytes(widths, view, policy));
-    const CompactedBlock<float> block(view, widths, workspace.span, policy);
+    Workspace workspace(CompactedBlock<float>::workspace_bytes(widths, index->view(), policy));
+    const CompactedBlock<float> block(index->view(), widths, workspace.span, policy);
+    return run(backend, block, layers, [&](const AttentionCall<float>& call) {
+      CHECK(call.q.rows() == ragged_rows);
+      CHECK(call.max_seqlen == index->view().max_seqlen);
+      backend.for_each(ragged_rows, Attend{call, static_cast<std::int64_t>(spec.sequences())});
+    });
+  }
+
+  std::vector<float> through_block(AttentionLayout layout, const AttentionPlanOptions& options, int layers) const {
+    Backend backend;
+    const BackendPlan<Backend> planned(host_index, *index, options);
+    const radixmlp::CompactionDecision decision = always.decide(index->view(), layout);
+    Workspace workspace(CompactedBlock<float>::workspace_bytes(widths, index->view(), decision, planned.plan));
+    const CompactedBlock<float> block(index->view(), widths, workspace.span, decision, planned.plan);
+    CHECK(block.layout() == decision.layout);
+    return run(backend, block, layers, serving<ragged, compact_query, paged>([&](const AttentionCall<float>& call) {
+                 CHECK(call.layout == block.layout());
+                 if (call.layout == ragged) {
+                   CHECK(call.plan.queries == ragged_rows);
+                   CHECK(call.plan.keys == ragged_rows);
+                   CHECK(call.plan.max_seqlen_q == index->view().max_seqlen);
+                   CHECK(call.plan.max_seqlen_k == index->view().max_seqlen);
+                 }
+                 backend.for_each(call.q.rows(), AttendByPlan(call));
+               }));
+  }
+
+  template <class Attention>
+  std::vector<float> run(Backend& backend, const CompactedBlock<float>& block, int layers, Attention attention) const {
+    const auto n = ragged_rows;
     typename Backend::template Array<float> ragged(hidden),
         compact(std::vector<float>(hidden.size() + 64 * hidden_width)), expanded(std::vector<float>(hidden.size()));
     typename Backend::template Array<std::int32_t> p(positions),
@@ -172,11 +254,7 @@ struct Case {
           [&](RowView<const float> h, RowView<float> q, RowView<float> k, RowView<float> v) {
             backend.for_each(h.rows(), Project{h, state_positions, q, k, v});
           },
-          [&](const AttentionCall<float>& call) {
-            CHECK(call.q.rows() == n);
-            CHECK(call.max_seqlen == view.max_seqlen);
-            backend.for_each(n, Attend{call, static_cast<std::int64_t>(spec.sequences())});
-          },
+          attention,
           [&](RowView<const float> out, RowView<float> h) {
             backend.for_each(h.rows(), Update{out, h});
           });
@@ -186,11 +264,18 @@ struct Case {
     backend.synchronize();
     CHECK(result.rows() == n);
     CHECK(result.data() == (block.compacts() ? expanded.data() : ragged.data()));
+    if (block.compacts()) {  // padding stays zero through all layers
+      const std::vector<float> rows = compact.download();
+      const auto first = rows.begin() + index->view().compact_rows * hidden_width;
+      CHECK(std::count(first, rows.begin() + block.rows() * hidden_width, 0.0f) ==
+            (block.rows() - index->view().compact_rows) * hidden_width);
+    }
     return block.compacts() ? expanded.download() : ragged.download();
   }
 
   BatchSpec spec;
   std::int64_t ragged_rows;
+  radixmlp::PrefixIndex host_index;
   std::unique_ptr<typename Backend::Index> index;
   std::vector<float> hidden;
   std::vector<std::int32_t> positions;
@@ -233,6 +318,70 @@ TEST_CASE("random batches: empty sequences, duplicates, prefixes, branches") {
     CAPTURE(i);
     REQUIRE(same_bits(batch.through_block(always, 2), batch.reference(2)));
   }
+}
+
+TEST_CASE("every attention layout gives the same bits") {
+  if (skip_without(Backend::present(), "CUDA device"))
+    return;
+  RandomBatches random(32);
+  for (int i = 0; i < (Backend::on_device ? 4 : 60); ++i) {
+    BatchSpec spec = random.next();
+    spec.positions.clear();
+    spec.past_lengths.clear();
+    const Case batch(spec);
+    CAPTURE(i);
+    const AttentionPlanOptions options{
+        .partition = i % 2 == 0 ? radixmlp::QueryPartition::sequences : radixmlp::QueryPartition::edges,
+        .keep_empty = i % 4 < 2,
+        .query_tile = i % 3 == 0 ? 4 : 1};
+    const std::vector<float> expected = batch.reference(2);
+    for (const AttentionLayout layout : {ragged, compact_query, paged}) {
+      CAPTURE(name(layout));
+      REQUIRE(same_bits(batch.through_block(layout, options, 2), expected));
+    }
+  }
+}
+
+TEST_CASE("pooling takes last, first and chosen rows from the block's rows") {
+  if (skip_without(Backend::present(), "CUDA device"))
+    return;
+  using Ints = std::vector<std::int32_t>;
+  const Case batch(spec_of({{1, 2, 3}, {1, 2, 3}, {}, {1, 2, 4, 5}}));
+  Backend backend;
+  for (const bool compacts : {true, false}) {
+    Workspace workspace(CompactedBlock<float>::workspace_bytes(widths, batch.index->view(), compacts ? always : never));
+    const CompactedBlock<float> block(batch.index->view(), widths, workspace.span, compacts ? always : never);
+    const auto space = block.compacts() ? radixmlp::RowSpace::compact : radixmlp::RowSpace::ragged;
+    Ints last(4), first(4), chosen(2);
+    radixmlp::pooled_rows(batch.host_index, radixmlp::PooledRow::last, space, last);
+    radixmlp::pooled_rows(batch.host_index, radixmlp::PooledRow::first, space, first);
+    radixmlp::compact_rows_of(batch.host_index, Ints{9, 4}, chosen);
+    CHECK(last == (compacts ? Ints{2, 2, 0, 4} : Ints{2, 5, 0, 9}));
+    CHECK(first == (compacts ? Ints{0, 0, 0, 0} : Ints{0, 3, 0, 6}));
+    CHECK(chosen == Ints{4, 1});
+    std::vector<float> values;
+    for (int i = 0; i < 10; ++i) {
+      values.push_back(static_cast<float>(i));
+      values.push_back(static_cast<float>(100 + i));
+    }
+    typename Backend::template Array<float> rows(values), out(std::vector<float>(8));
+    typename Backend::template Array<std::int32_t> numbers(last);
+    block.take(backend.where(), {numbers.data(), 4}, RowView<const float>(rows.data(), block.rows(), 2),
+               RowView<float>(out.data(), 4, 2));
+    backend.synchronize();
+    CHECK(out.download() == (compacts ? std::vector<float>{2, 102, 2, 102, 0, 100, 4, 104}
+                                      : std::vector<float>{2, 102, 5, 105, 0, 100, 9, 109}));
+  }
+  // Where there is no row at all, row 0 is not there either.
+  const Case nothing(spec_of({{}, {}}));
+  const CompactedBlock<float> block(nothing.index->view(), widths, {});
+  typename Backend::template Array<float> out(std::vector<float>(4));
+  typename Backend::template Array<std::int32_t> numbers(Ints{0, 0});
+  CHECK_THROWS_AS(block.take(backend.where(), {numbers.data(), 2}, RowView<const float>(out.data(), 0, 2),
+                             RowView<float>(out.data(), 2, 2)),
+                  InvalidRows);
+  CHECK_NOTHROW(block.take(backend.where(), {numbers.data(), 0}, RowView<const float>(out.data(), 0, 2),
+                           RowView<float>(out.data(), 2, 2)));
 }
 
 TEST_CASE("the policy: off above gamma = 0.9, and off means no copy") {
@@ -355,10 +504,42 @@ TEST_CASE("workspace and rows that do not fit are refused before the engine is c
   CHECK(refusal([&] { CompactedBlock<float>(index, {.q = 5, .k = -3, .v = 4, .out = 6}, workspace.span); }) ==
         "radixmlp: widths.k = -3: must be at least 0");
 
+  using radixmlp::CompactionDecision;
+  const CompactionDecision by_pages = always.decide(index, paged), by_keys = always.decide(index, compact_query);
+  CHECK(refusal([&] { CompactedBlock<float>(index, widths, workspace.span, by_pages); }) ==
+        "radixmlp: plan.cu_seqlens_q = 0: its size must be at least 1");
+  const std::vector<std::int32_t> pasts{3, 3, 3}, slots{0, 1, 2, 3, 4};
+  const BackendPlan<Backend> with_past(batch.host_index, *batch.index, {.past_lengths = pasts}),
+      with_slots(batch.host_index, *batch.index, {.slots = slots}), plain(batch.host_index, *batch.index, {}),
+      tiles(batch.host_index, *batch.index, {.query_tile = 2});
+  CHECK(refusal([&] { CompactedBlock<float>(index, widths, workspace.span, by_pages, with_past.plan); }) ==
+        "radixmlp: plan.past_keys = 6: paged needs past_pages in the plan");
+  CHECK(refusal([&] { CompactedBlock<float>(index, widths, workspace.span, by_keys, with_slots.plan); }) ==
+        "radixmlp: plan.in_cache = 1: compact_query takes a plan without slots and past_pages");
+  PrefixIndexView longer = index;
+  longer.compact_rows = 6;
+  longer.ragged_rows = 11;
+  CHECK(refusal([&] { CompactedBlock<float>(longer, widths, workspace.span, by_pages, plain.plan); }) ==
+        "radixmlp: plan.queries = 5: must be those of the index's compact rows, 6");
+  // 5 x 12 and 5 x 6 floats; and 7 keys of 7, for the copy is left out; and 6 queries of 5 and of 6.
+  CHECK(CompactedBlock<float>::workspace_bytes(widths, index, by_pages, plain.plan) == 256 + 256);
+  CHECK(CompactedBlock<float>::workspace_bytes(widths, index, by_keys, plain.plan) == 256 + 256 + 256);
+  CHECK(CompactedBlock<float>::workspace_bytes(widths, index, by_pages, tiles.plan) == 256 + 256 + 256 + 256);
+  CHECK(CompactedBlock<float>::workspace_bytes(widths, 2000, 1000, compact_query, 3000, 500) ==
+        48128 + 24064 + 84224 + 10240 + 12032);
+
   Backend backend;
   typename Backend::template Array<float> hidden(batch.hidden);
   const CompactedBlock<float> block(index, widths, workspace.span);
   bool called = false;
+  const CompactedBlock<float> paged_block(index, widths, workspace.span, by_pages, plain.plan);
+  CHECK(refusal([&] {
+          paged_block.forward(
+              backend.where(), RowView<float>(hidden.data(), 10, hidden_width),
+              [&](auto, auto, auto, auto) { called = true; },
+              serving<ragged, compact_query>([&](const auto&) { called = true; }), [&](auto, auto) { called = true; });
+        }) == "radixmlp: layout = 2: is not among the `layouts` of the attention's type");
+  CHECK_FALSE(called);
   CHECK(refusal([&] {
           block.forward(
               backend.where(), RowView<float>(hidden.data(), 4, hidden_width),

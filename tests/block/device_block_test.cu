@@ -50,3 +50,36 @@ TEST_CASE("a layer can be captured in a graph and holds exactly its own launches
   check_cuda(cudaGraphExecDestroy(executable));
   check_cuda(cudaGraphDestroy(graph));
 }
+
+TEST_CASE("a layer that reads compact rows launches less: nothing moves but K and V, or nothing at all") {
+  if (skip_without(Backend::present(), "CUDA device"))
+    return;
+  const Case batch(half_shared());
+  const PrefixIndexView& index = batch.index->view();
+  const BackendPlan<Backend> planned(batch.host_index, *batch.index, {});
+  for (const auto& [layout, launches] : {std::pair{compact_query, 4}, std::pair{paged, 3}}) {
+    const auto decision = always.decide(index, layout);
+    Backend backend;
+    Workspace workspace(CompactedBlock<float>::workspace_bytes(widths, index, decision, planned.plan));
+    const CompactedBlock<float> block(index, widths, workspace.span, decision, planned.plan);
+    typename Backend::template Array<float> hidden(std::vector<float>(5 * hidden_width));
+    typename Backend::template Array<std::int32_t> positions(std::vector<std::int32_t>(5));
+    cudaGraph_t graph = nullptr;
+    check_cuda(cudaStreamBeginCapture(backend.where(), cudaStreamCaptureModeGlobal));
+    block.forward(
+        backend.where(), RowView<float>(hidden.data(), 5, hidden_width),
+        [&](RowView<const float> h, RowView<float> q, RowView<float> k, RowView<float> v) {
+          backend.for_each(h.rows(), Project{h, {positions.data(), 5, 1}, q, k, v});
+        },
+        serving<compact_query, paged>(
+            [&](const AttentionCall<float>& call) { backend.for_each(call.q.rows(), AttendByPlan(call)); }),
+        [&](RowView<const float> out, RowView<float> h) {
+          backend.for_each(h.rows(), Update{out, h});
+        });
+    check_cuda(cudaStreamEndCapture(backend.where(), &graph));
+    std::size_t nodes = 0;
+    check_cuda(cudaGraphGetNodes(graph, nullptr, &nodes));
+    CHECK(nodes == static_cast<std::size_t>(launches));
+    check_cuda(cudaGraphDestroy(graph));
+  }
+}

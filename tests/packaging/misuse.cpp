@@ -51,6 +51,22 @@ void use(const CompactedBlock<float>& block, const Target& hidden) {
       radixmlp::serial, hidden, [](const Source&, const Target&, const Target&, const Target&) {},
       [](const Source&, const Source&, const Source&, const Target&) {}, [](const Source&, const Target&) {});
 }
+#elif defined(CASE_attention_layouts)
+struct Attention {
+  static constexpr int layouts = 1;
+  void operator()(const AttentionCall<float>&) const {}
+};
+void use(const CompactedBlock<float>& block, const Target& hidden) {
+  block.forward(
+      radixmlp::serial, hidden, [](const Source&, const Target&, const Target&, const Target&) {}, Attention(),
+      [](const Source&, const Target&) {});
+}
+#elif defined(CASE_serving)
+void use(const CompactedBlock<float>& block, const Target& hidden) {
+  block.forward(
+      radixmlp::serial, hidden, [](const Source&, const Target&, const Target&, const Target&) {},
+      radixmlp::serving<radixmlp::AttentionLayout::paged>([](const Source&) {}), [](const Source&, const Target&) {});
+}
 #elif defined(CASE_pre_attention)
 void use(const CompactedBlock<float>& block, const Target& hidden) {
   block.forward(

@@ -47,11 +47,12 @@ void check_entries_in_rows(std::span<const std::int32_t> map, std::int64_t sourc
   }
 }
 
-inline void copy_or_zero_row(const ByteRows& rows, std::int64_t target_row, std::int32_t source_row) noexcept {
+inline void copy_or_zero_row(const ByteRows& rows, std::int64_t target_row, std::int32_t source_row,
+                             bool streams) noexcept {
   if (source_row == zero_row) {
     zero_rows(rows, target_row, target_row + 1);
   } else {
-    copy_run(rows, target_row, source_row, 1);
+    copy_run(rows, target_row, source_row, 1, streams);
   }
 }
 
@@ -71,13 +72,15 @@ void map_rows(const Executor& executor, const RowMap& map, const RowCopy<Sources
   const std::span<const std::int32_t> entries = map.map.first(static_cast<std::size_t>(mapped));
   detail::check_entries_in_rows<options.bounds>(entries, map.source_rows);
   detail::copy_rows(
-      executor, tensors, mapped, [&](const detail::ByteRows& rows, std::int64_t first, std::int64_t last) {
+      executor, tensors, std::min(map.source_rows, mapped), mapped,
+      [&](const detail::ByteRows& rows, std::int64_t first, std::int64_t last, bool streams) {
         if constexpr (options.bounds == Bounds::trust || options.bounds == Bounds::trap) {
-          detail::copy_mapped_rows(rows, entries, first, last);
+          detail::copy_mapped_rows(rows, entries, first, last, streams);
         } else {
           for (std::int64_t i = first; i < last; ++i) {
             detail::copy_or_zero_row(
-                rows, i, detail::bounded_row<options.bounds>(entries[static_cast<std::size_t>(i)], map.source_rows));
+                rows, i, detail::bounded_row<options.bounds>(entries[static_cast<std::size_t>(i)], map.source_rows),
+                streams);
           }
         }
       });
@@ -106,14 +109,15 @@ void scatter_to_slots(const Executor& executor, const PrefixIndexView& index, co
   const std::array target_rows{copies.target.rows()...};
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     detail::copy_rows(
-        executor, std::span(tensors).subspan(t, 1), index.ragged_rows,
-        [&](const detail::ByteRows& rows, std::int64_t first, std::int64_t last) {
+        executor, std::span(tensors).subspan(t, 1), index.compact_rows, index.ragged_rows,
+        [&](const detail::ByteRows& rows, std::int64_t first, std::int64_t last, bool streams) {
           for (std::int64_t i = first; i < last; ++i) {
             const std::int64_t slot = slots[i];
             if (slot >= 0 && (options.bounds == Bounds::trust || slot < target_rows[t])) {
               detail::copy_or_zero_row(
                   rows, slot,
-                  detail::bounded_row<options.bounds>(index.scatter[static_cast<std::size_t>(i)], index.compact_rows));
+                  detail::bounded_row<options.bounds>(index.scatter[static_cast<std::size_t>(i)], index.compact_rows),
+                  streams);
             }
           }
         });
@@ -208,7 +212,7 @@ void copy_runs(const Executor& executor, const RowRuns& runs, const RowCopy<Sour
   for (const detail::ByteRows& rows : tensors) {
     executor.parallel_for(rows.row_bytes == 0 ? 0 : static_cast<std::int64_t>(runs.runs.size()), [&](std::int64_t r) {
       const RowRun& run = runs.runs[static_cast<std::size_t>(r)];
-      detail::copy_run(rows, run.target, run.source, run.rows);
+      detail::copy_run(rows, run.target, run.source, run.rows, false);
     });
   }
 }
@@ -223,7 +227,7 @@ void multicast_rows(const Executor& executor, const RowLists& lists, const RowCo
   for (const detail::ByteRows& rows : tensors) {
     executor.parallel_for(rows.row_bytes == 0 ? 0 : extents.source_rows, [&](std::int64_t j) {
       for (const std::int32_t target_row : lists.of(static_cast<std::int32_t>(j))) {
-        detail::copy_run(rows, target_row, j, 1);
+        detail::copy_run(rows, target_row, j, 1, false);
       }
     });
   }

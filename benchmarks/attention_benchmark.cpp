@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: MIT
+
+// A Qwen3-0.6B-shaped layer on the CPU (examples/engine, fp32, BLAS) without compaction and in each attention layout.
+// All ways run the same GEMMs and the same attention code, and take turns.
+//
+//   radixmlp_bench_attention               16 sequences of 512 shared and 64 own tokens
+//                            --full        32 sequences of 2048 and 256: 73,728 tokens; minutes, and 4 GB
+//                            --long        2 sequences of 32,768 shared and 256 own tokens: attention takes over
+//                            --workloads   the first 16,384 tokens of each workload, beside the cost model's prediction
+//                            --smoke       tiny, for the test suite
+//                            --threads N   default 1
+//                            --cpu-time    seconds of this process's processor time, for one thread on a machine that
+//                                          others use too; else what a clock on the wall says
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <exception>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/cpu_engine.hpp"
+#include "engine/model.hpp"
+#include "engine/thread_pool.hpp"
+#include "radixmlp/radixmlp.hpp"
+#include "support/interleave.hpp"
+#include "support/workloads.hpp"
+
+namespace {
+
+using radixmlp::AttentionLayout;
+using radixmlp::IndexStats;
+using radixmlp::PrefixIndexView;
+using radixmlp::RowView;
+using radixmlp_bench::Batch;
+using Block = radixmlp::CompactedBlock<float>;
+
+// Without compaction, and the layouts.
+constexpr std::array<std::optional<AttentionLayout>, 4> ways{std::nullopt, AttentionLayout::ragged,
+                                                             AttentionLayout::compact_query, AttentionLayout::paged};
+
+const char* way_name(std::optional<AttentionLayout> way) { return way ? radixmlp::name(*way) : "uncompacted"; }
+
+bool uses_cpu_time = false;
+
+double seconds_now() {
+  return uses_cpu_time ? static_cast<double>(std::clock()) / CLOCKS_PER_SEC
+                       : std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Seconds of one layer, and what they went into.
+struct LayerTime {
+  double all = 0;
+  double rows = 0;       // norms, projections, MLP
+  double attention = 0;  // the rest is moving rows
+
+  [[nodiscard]] double moves() const { return all - rows - attention; }
+};
+
+template <class T>
+T* aligned(std::vector<T>& memory, std::size_t needed_bytes, std::size_t alignment) {
+  memory.resize((needed_bytes + alignment) / sizeof(T) + 1);
+  void* at = memory.data();
+  std::size_t room = memory.size() * sizeof(T);
+  return static_cast<T*>(std::align(alignment, needed_bytes, at, room));
+}
+
+class LayerBenchmark {
+ public:
+  LayerBenchmark(const example::ModelConfig& config, int threads, std::int64_t longest)
+      : config_(config), pool_(threads), engine_(config, pool_, longest), weights_(config, 0) {}
+
+  [[nodiscard]] double row_flops() const {
+    const auto widths = config_.widths();
+    const std::int64_t weights = config_.hidden * (widths.qkv() + widths.out + 3 * config_.intermediate);
+    return 2.0 * static_cast<double>(weights);
+  }
+  [[nodiscard]] double pair_flops() const {
+    return 2.0 * static_cast<double>(config_.widths().q + config_.widths().out);
+  }
+  [[nodiscard]] const example::ModelConfig& config() const { return config_; }
+
+  // Medians over some rounds; the ways take turns.
+  std::array<LayerTime, ways.size()> measure(const Batch& batch, int rounds) {
+    std::array<std::vector<LayerTime>, ways.size()> samples;
+    for (int round = 0; round < rounds; ++round) {
+      for (std::size_t w = 0; w < ways.size(); ++w) {
+        samples[w].push_back(run(batch, ways[w]));
+      }
+    }
+    std::array<LayerTime, ways.size()> times;
+    for (std::size_t w = 0; w < ways.size(); ++w) {
+      const auto of = [&](double LayerTime::*part) {
+        std::vector<double> values;
+        for (const LayerTime& sample : samples[w]) {
+          values.push_back(sample.*part);
+        }
+        return radixmlp_bench::median(values);
+      };
+      times[w] = {of(&LayerTime::all), of(&LayerTime::rows), of(&LayerTime::attention)};
+    }
+    return times;
+  }
+
+  // Of the last run of a way.
+  [[nodiscard]] std::size_t workspace_bytes(std::size_t way) const { return workspace_bytes_[way]; }
+  [[nodiscard]] const IndexStats& stats() const { return stats_; }
+  // Index, counts and decision of the last batch; plan not included.
+  [[nodiscard]] double decision_seconds(const Batch& batch, const radixmlp::CostModel& model) {
+    return 1e-6 * radixmlp_bench::interleave(
+                      {.seconds = 0.2}, {[&] {
+                        const PrefixIndexView index = trie_.build(batch.view());
+                        static_cast<void>(model.decide(radixmlp::index_stats(index),
+                                                       radixmlp::AttentionLayouts{AttentionLayout::ragged}));
+                      }})[0];
+  }
+
+ private:
+  LayerTime run(const Batch& batch, std::optional<AttentionLayout> way) {
+    const PrefixIndexView index = trie_.build(batch.view());
+    stats_ = radixmlp::index_stats(index);
+    const radixmlp::CompactionDecision decision{index.ragged_rows, index.compact_rows, way.has_value(),
+                                                way.value_or(AttentionLayout::ragged)};
+    plan_memory_.resize(radixmlp::attention_plan_entries(index));
+    const radixmlp::AttentionPlan plan = radixmlp::attention_plan(index, plan_memory_);
+    const std::size_t bytes = Block::workspace_bytes(config_.widths(), index, decision, plan);
+    workspace_bytes_[static_cast<std::size_t>(std::find(ways.begin(), ways.end(), way) - ways.begin())] = bytes;
+    std::byte* const workspace = aligned(workspace_, bytes, radixmlp::workspace_alignment);
+    std::memset(workspace, 0, bytes);  // no page is touched for the first time while the clock runs
+    const Block block(index, config_.widths(), {workspace, bytes}, decision, plan);
+
+    const std::int64_t n = index.ragged_rows;
+    std::vector<std::int32_t> positions(static_cast<std::size_t>(n)), compact_tokens, compact_positions;
+    for (std::size_t s = 0; s < batch.sequences(); ++s) {
+      for (std::int32_t i = batch.cu_seqlens[s]; i < batch.cu_seqlens[s + 1]; ++i) {
+        positions[static_cast<std::size_t>(i)] = i - batch.cu_seqlens[s];
+      }
+    }
+    const auto select = [&](const std::vector<std::int32_t>& values, std::vector<std::int32_t>& storage) {
+      storage.resize(static_cast<std::size_t>(block.rows()));
+      return block.select(pool_, RowView<const std::int32_t>(values.data(), n, 1),
+                          RowView<std::int32_t>(storage.data(), block.rows(), 1));
+    };
+    const auto t = select(batch.tokens, compact_tokens);
+    const auto p = select(positions, compact_positions);
+    hidden_.resize(static_cast<std::size_t>(block.rows() * config_.hidden));
+    const RowView<float> hidden(hidden_.data(), block.rows(), config_.hidden);
+    engine_.embed(t, hidden);
+
+    LayerTime time;
+    const auto timed = [](double& into, auto&& f) {
+      const double start = seconds_now();
+      f();
+      into += seconds_now() - start;
+    };
+    timed(time.all, [&] {
+      block.forward(
+          pool_, hidden,
+          [&](const auto& x, const auto& q, const auto& k, const auto& v) {
+            timed(time.rows, [&] { engine_.pre_attention(weights_, p, x, q, k, v); });
+          },
+          radixmlp::serving<AttentionLayout::ragged, AttentionLayout::compact_query, AttentionLayout::paged>(
+              [&](const radixmlp::AttentionCall<float>& call) {
+                timed(time.attention, [&] { engine_.attention(call); });
+              }),
+          [&](const auto& out, const auto& x) { timed(time.rows, [&] { engine_.post_attention(weights_, out, x); }); });
+    });
+    return time;
+  }
+
+  example::ModelConfig config_;
+  example::ThreadPool pool_;
+  example::CpuEngine engine_;
+  example::LayerWeights weights_;
+  radixmlp::PrefixTrie trie_;
+  IndexStats stats_;
+  std::array<std::size_t, ways.size()> workspace_bytes_{};
+  std::vector<std::int32_t> plan_memory_;
+  std::vector<std::byte> workspace_;
+  std::vector<float> hidden_;
+};
+
+// `sequences` of a shared prefix and a suffix of their own.
+Batch shared_prefix(std::int32_t sequences, std::int32_t prefix, std::int32_t suffix) {
+  Batch batch;
+  for (std::int32_t s = 0; s < sequences; ++s) {
+    std::vector<std::int32_t> request;
+    for (std::int32_t i = 0; i < prefix + suffix; ++i) {
+      request.push_back(i < prefix ? i : prefix + s * suffix + i);
+    }
+    batch.add(request);
+  }
+  return batch;
+}
+
+// Prints the table of a batch; false where memory is not what it should be.
+bool report(LayerBenchmark& benchmark, const Batch& batch, int rounds) {
+  const auto times = benchmark.measure(batch, rounds);
+  const IndexStats& stats = benchmark.stats();
+  const auto pairs = static_cast<double>(stats.attention_pairs);
+  const auto compact_pairs = static_cast<double>(stats.compact_attention_pairs);
+  const double f = times[0].rows / times[0].all;
+  const double row_rate = benchmark.row_flops() * stats.ragged_rows / times[0].rows;
+  const double pair_rate = benchmark.pair_flops() * pairs / times[0].attention;
+  std::printf("N = %d, N' = %d: %.2f times fewer rows, %.2f times fewer pairs; medians of %d\n", stats.ragged_rows,
+              stats.compact_rows, 1 / stats.ratio, pairs / compact_pairs, rounds);
+  std::printf("uncompacted: position-wise share f = %.3f; GEMMs %.1f GFLOP/s, attention %.1f (%.0f%%)\n", f,
+              1e-9 * row_rate, 1e-9 * pair_rate, 100 * pair_rate / row_rate);
+  std::printf("| way | layer s | rows s | attention s | moves s | workspace MB | speed-up | of ceiling |\n");
+  std::printf("|---|--:|--:|--:|--:|--:|--:|--:|\n");
+  for (std::size_t w = 0; w < ways.size(); ++w) {
+    const double left =
+        ways[w] == AttentionLayout::compact_query || ways[w] == AttentionLayout::paged ? compact_pairs / pairs : 1.0;
+    const double ceiling = ways[w] ? 1 / ((1 - f) * left + f * stats.ratio) : 1.0;
+    const double speedup = times[0].all / times[w].all;
+    std::printf("| %s | %.3f | %.3f | %.3f | %.3f | %.1f | %.2f | %.0f%% of %.2f |\n", way_name(ways[w]), times[w].all,
+                times[w].rows, times[w].attention, times[w].moves(),
+                1e-6 * static_cast<double>(benchmark.workspace_bytes(w)), speedup, 100 * speedup / ceiling, ceiling);
+  }
+  // Paged: gamma times the uncompacted workspace, but for the alignment of its two tensors.
+  const double allowed =
+      stats.ratio * static_cast<double>(benchmark.workspace_bytes(0)) + 2 * radixmlp::workspace_alignment;
+  const bool fits = static_cast<double>(benchmark.workspace_bytes(ways.size() - 1)) <= allowed;
+  if (!fits) {
+    std::printf("the paged workspace is larger than gamma times the uncompacted one\n");
+  }
+  return fits;
+}
+
+// The cost model's constants on this machine, from one synthetic shape.
+radixmlp::CostModel calibrate(LayerBenchmark& benchmark) {
+  const auto times = benchmark.measure(shared_prefix(16, 384, 128), 3);
+  const IndexStats& stats = benchmark.stats();
+  const radixmlp::AttentionWidths widths = benchmark.config().widths();
+  radixmlp::CostModel model;
+  model.widths = widths;
+  model.element_bytes = sizeof(float);
+  model.costs.row = times[0].rows / stats.ragged_rows;
+  model.costs.pair = times[0].attention / static_cast<double>(stats.attention_pairs);
+  model.costs.paged_pair = times[3].attention / static_cast<double>(stats.compact_attention_pairs);
+  const double moved = 4.0 * static_cast<double>(std::int64_t{stats.ragged_rows} * widths.qkv() +
+                                                 std::int64_t{stats.compact_rows} * widths.out);
+  model.costs.moved_byte = times[1].moves() / moved;
+  std::printf("calibrated on 16 x (384 + 128): row %.1f us, pair %.2f ns, paged pair %.2f ns, moved %.2f GB/s\n",
+              1e6 * model.costs.row, 1e9 * model.costs.pair, 1e9 * model.costs.paged_pair,
+              1e-9 / model.costs.moved_byte);
+  return model;
+}
+
+int workload_table(LayerBenchmark& benchmark) {
+  const std::filesystem::path folder = std::filesystem::path(RADIXMLP_SHARED_DIR) / "workloads";
+  if (!std::filesystem::exists(folder)) {
+    std::printf("skipped: no workloads at %s\n", folder.c_str());
+    return 77;
+  }
+  const radixmlp::CostModel model = calibrate(benchmark);
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() == ".jsonl" && entry.path().stem().extension().empty()) {  // no traces of blocks
+      files.push_back(entry.path());
+    }
+  }
+  std::sort(files.begin(), files.end());
+  constexpr radixmlp::AttentionLayouts all{AttentionLayout::ragged, AttentionLayout::compact_query,
+                                           AttentionLayout::paged};
+  std::printf("| workload | gamma | layer s | ragged | compact_query | paged | policy takes | index and policy |\n");
+  std::printf("|---|--:|--:|--:|--:|--:|---|--:|\n");
+  int close = 0, good_choices = 0;
+  for (const std::filesystem::path& file : files) {
+    const auto requests = radixmlp_bench::load_requests(file.string(), 20'000);
+    const Batch batch = radixmlp_bench::batches(requests, 16'384).front();
+    const auto times = benchmark.measure(batch, 3);
+    const IndexStats stats = benchmark.stats();
+    const radixmlp::CompactionDecision decision = model.decide(stats, all);
+    std::string cells;
+    double worst = 0, fastest = times[0].all, chosen = times[0].all;
+    for (std::size_t w = 1; w < ways.size(); ++w) {
+      const double predicted = model.uncompacted(stats) / model.compacted(stats, *ways[w]);
+      const double measured = times[0].all / times[w].all;
+      worst = std::max(worst, std::abs(measured / predicted - 1));
+      fastest = std::min(fastest, times[w].all);
+      chosen = decision.compacts && decision.layout == *ways[w] ? times[w].all : chosen;
+      std::array<char, 64> cell{};
+      std::snprintf(cell.data(), cell.size(), " %.2f (%.2f) |", measured, predicted);
+      cells += cell.data();
+    }
+    close += worst <= 0.15;
+    good_choices += chosen <= 1.05 * fastest;
+    std::printf("| %s | %.3f | %.2f |%s %s%s | %.4f%% |\n", file.stem().c_str(), stats.ratio, times[0].all,
+                cells.c_str(), decision.compacts ? radixmlp::name(decision.layout) : "none",
+                chosen <= 1.05 * fastest ? "" : " (not fastest)",
+                100 * benchmark.decision_seconds(batch, model) / times[0].all);
+    std::fflush(stdout);
+  }
+  std::printf(
+      "speed-ups measured (predicted); all layouts within 15%% on %d of %zu, choice within 5%% of the fastest on %d\n",
+      close, files.size(), good_choices);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  std::string mode;
+  int threads = 1;
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--threads") == 0 && i + 1 < argc) {
+      threads = std::atoi(argv[++i]);
+    } else if (std::strcmp(argv[i], "--cpu-time") == 0) {
+      uses_cpu_time = true;
+    } else {
+      mode = argv[i];
+    }
+  }
+  if (threads < 1 ||
+      (!mode.empty() && mode != "--full" && mode != "--long" && mode != "--workloads" && mode != "--smoke")) {
+    std::fprintf(
+        stderr,
+        "usage: radixmlp_bench_attention [--full | --long | --workloads | --smoke] [--threads N | --cpu-time]\n");
+    return 2;
+  }
+  LayerBenchmark benchmark(example::find_preset(mode == "--smoke" ? "tiny" : "qwen3-0.6b"), threads, 40'000);
+  if (mode == "--workloads") {
+    return workload_table(benchmark);
+  }
+  const bool fits = mode == "--full"    ? report(benchmark, shared_prefix(32, 2048, 256), 1)
+                    : mode == "--long"  ? report(benchmark, shared_prefix(2, 32'768, 256), 1)
+                    : mode == "--smoke" ? report(benchmark, shared_prefix(4, 40, 8), 1)
+                                        : report(benchmark, shared_prefix(16, 512, 64), 3);
+  return fits ? EXIT_SUCCESS : EXIT_FAILURE;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "radixmlp_bench_attention: %s\n", error.what());
+  return 1;
+}
