@@ -122,7 +122,8 @@ class LayerBenchmark {
                         const PrefixIndexView index = trie_.build(batch.view());
                         static_cast<void>(model.decide(radixmlp::index_stats(index),
                                                        radixmlp::AttentionLayouts{AttentionLayout::ragged}));
-                      }})[0];
+                      }})[0]
+                      .us;
   }
 
  private:
