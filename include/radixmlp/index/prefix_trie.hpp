@@ -451,12 +451,12 @@ class PrefixTrie {
     RADIXMLP_ALWAYS_INLINE std::int32_t insert(std::int64_t sequence, std::int32_t begin, std::int32_t end,
                                                std::int32_t next_row, std::int32_t shared) noexcept {
       max_seqlen_ = std::max(max_seqlen_, end - begin);
-      if (begin == end || identity_.opted_out(sequence)) {
+      if (begin == end || identity_.opted_out(sequence)) [[unlikely]] {
         return begin;
       }
       const std::int32_t root = only_root_ != none ? only_root_ : find_root(sequence);
       // Neighbours in a batch share most of their way down.
-      if (root != last_root_) {
+      if (root != last_root_) [[unlikely]] {
         shared = 0;
         last_root_ = root;
         steps_[0] = {root, 0};
@@ -476,7 +476,7 @@ class PrefixTrie {
       last_end_ = end;
 
       std::int32_t row = begin + shared;
-      if (row == end) {
+      if (row == end) [[unlikely]] {
         return row;
       }
       const Step& last_step = steps_[step_count_ - 1];
