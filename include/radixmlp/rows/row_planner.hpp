@@ -28,8 +28,8 @@ struct RowWork {
   std::int64_t distinct_rows = 0;  // source rows that the map names
   std::int64_t runs = 0;           // stretches of the map that count up by one; 0 = not counted
   std::int64_t row_bytes = 0;
-  std::int64_t alignment = 1;   // bytes that every row starts and ends on a multiple of, up to 32; of the worst tensor
-  bool contiguous = false;      // rows follow each other without a gap on both sides, in every tensor
+  std::int64_t alignment = 1;    // bytes that every row starts and ends on a multiple of, up to 32; of the worst tensor
+  bool contiguous = false;       // rows follow each other without a gap on both sides, in every tensor
   std::int64_t cache_bytes = 0;  // last-level cache of the device
 };
 
@@ -66,13 +66,14 @@ struct RowMoves {
 
 namespace radixmlp::inline v0::inline RADIXMLP_MODE {
 
-// The work of a call: the map's entries may lie anywhere, only their number is looked at. Throws InvalidRows as the call
-// would.
+// The work of a call: the map's entries may lie anywhere, only their number is looked at. Throws InvalidRows as the
+// call would.
 template <class... Sources, class... Targets>
-[[nodiscard]] RowWork row_work(const RowMap& map, std::int64_t distinct_rows, std::int64_t runs, std::int64_t cache_bytes,
-                               const RowCopy<Sources, Targets>&... copies) {
+[[nodiscard]] RowWork row_work(const RowMap& map, std::int64_t distinct_rows, std::int64_t runs,
+                               std::int64_t cache_bytes, const RowCopy<Sources, Targets>&... copies) {
   detail::check_map(map);
-  RowWork work{static_cast<std::int64_t>(map.map.size()), map.target_rows, distinct_rows, runs, 0, 32, true, cache_bytes};
+  RowWork work{
+      static_cast<std::int64_t>(map.map.size()), map.target_rows, distinct_rows, runs, 0, 32, true, cache_bytes};
   for (const detail::ByteRows& rows : detail::checked_bytes({map.source_rows, map.target_rows}, copies...)) {
     work.row_bytes += rows.row_bytes;
     work.contiguous = work.contiguous && rows.source_stride == rows.row_bytes && rows.target_stride == rows.row_bytes;
@@ -86,8 +87,8 @@ template <class... Sources, class... Targets>
   return work;
 }
 
-// Chooses from what the counts say the kernels read and write; a pure function of its arguments. `forced` is taken as it
-// is.
+// Chooses from what the counts say the kernels read and write; a pure function of its arguments. `forced` is taken as
+// it is.
 //
 // - multicast where rows are read several times and the source does not stay in the cache: every reading of a row
 //   beyond the first is saved. It stores in no order, so rows must be longer than a few sectors.
