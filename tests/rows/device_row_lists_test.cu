@@ -82,6 +82,24 @@ TEST_CASE(
   CHECK(sum(65) == 2);
 }
 
+TEST_CASE("strides of 2 GiB and more are refused on the device, where offsets within a row are 32 bits") {
+  if (skip_without(Backend::present(), "CUDA device"))
+    return;
+  constexpr std::int64_t far = std::int64_t{1} << 29;  // floats
+  Backend backend;
+  Backend::Array<float> rows(std::vector<float>(8));
+  Backend::Array<std::int32_t> map(std::vector<std::int32_t>{0});
+  const auto call = [&](std::int64_t source_stride, std::int64_t target_stride) {
+    const RowCopy copy{RowView<const float>(rows.data(), 1, 4, source_stride),
+                       RowView<float>(rows.data() + 4, 1, 4, target_stride)};
+    map_rows(backend.where(), RowMap{{map.data(), 1}, 1, 1}, copy);
+    backend.synchronize();
+  };
+  check_refused<InvalidRows>("stride", 0, 4 * far, [&] { call(far, 4); });
+  check_refused<InvalidRows>("stride", 0, 4 * far, [&] { call(4, far); });
+  CHECK_NOTHROW(call(far - 1, far - 1));
+}
+
 TEST_CASE("a captured graph serves every count up to its capacity") {
   if (skip_without(Backend::present(), "CUDA device"))
     return;
