@@ -60,6 +60,8 @@ struct Limits {
                      // its index read once
   int instructions;  // of a thread for each 16 bytes read and written; 0 = any
   int loads;         // in flight
+  int read_permille = 0;  // sectors read x 32 over `read_bytes`; 0 = not looked at
+  std::int64_t read_bytes = 1;
 };
 
 Limits limits_of(std::int64_t row_bytes) {
@@ -74,10 +76,10 @@ Limits limits_of(std::int64_t row_bytes) {
 // A line for check_row_counters.cmake: one launch. Each tensor's rows may be read by launches with indices of their
 // own.
 void expect(const std::string& name, std::int64_t row_bytes, std::int64_t index_bytes, int vector_bytes,
-            const Limits& limits) {
-  const auto bytes = static_cast<long long>(ragged_rows * (2 * row_bytes + index_bytes));
-  std::printf("%s %lld %d %d %d %d\n", name.c_str(), bytes, vector_bytes, limits.loads, limits.permille,
-              limits.instructions);
+            const Limits& limits, std::int64_t must_move = 0) {
+  const auto bytes = static_cast<long long>(must_move != 0 ? must_move : ragged_rows * (2 * row_bytes + index_bytes));
+  std::printf("%s %lld %d %d %d %d %d %lld\n", name.c_str(), bytes, vector_bytes, limits.loads, limits.permille,
+              limits.instructions, limits.read_permille, static_cast<long long>(limits.read_bytes));
 }
 
 template <class T>
@@ -124,6 +126,31 @@ int main() {
     scatter_to_slots(cudaStream_t{nullptr}, maps.view, std::span<const std::int64_t>(slots_there.data(), slots.size()),
                      k.copy, v.copy);
     expect("slots", (1024 + 1024) * 2, 2 * (4 + 8), 16, {1020, 20, 4});
+  }
+  {
+    // Lists of 0 to 3000 rows, 16,384 in all: a row of m is read ceil(m / 64) times, 4 KB each.
+    std::vector<std::int32_t> offsets{0};
+    std::int64_t reads = 0;
+    for (std::int32_t j = 0; offsets.back() < ragged_rows; ++j) {
+      const auto left = static_cast<std::int32_t>(ragged_rows - offsets.back());
+      const std::int32_t size = std::min(j == 3 ? 3000 : j * 37 % 200, left);
+      offsets.push_back(offsets.back() + size);
+      reads += (size + 63) / 64;
+    }
+    const auto rows = static_cast<std::int64_t>(offsets.size()) - 1;
+    std::vector<std::int32_t> values;
+    for (std::int64_t i = 0; i < ragged_rows; ++i) {
+      values.push_back(static_cast<std::int32_t>(i * 7919 % ragged_rows));
+    }
+    DeviceBackend::Array<std::int32_t> offsets_there(offsets), values_there(values);
+    const Tensor<__half> tensor(2048);
+    multicast_rows(cudaStream_t{nullptr},
+                   radixmlp::RowLists{{offsets_there.data(), offsets.size()}, {values_there.data(), values.size()}},
+                   RowCopy{RowView<const __half>(tensor.copy.source.data(), rows, 2048), tensor.copy.target});
+    // Writes all rows; must read those, each entry once a pass of 2 KB, and where lists start and end.
+    const std::int64_t must_read = reads * 4096 + 2 * 4 * ragged_rows;
+    Limits limits{1050, 20, 4, 1300, must_read};
+    expect("multicast", 4096 / 2, 0, 16, limits, ragged_rows * 4096 + must_read);
   }
   radixmlp_test::check_cuda(cudaDeviceSynchronize());
 }

@@ -91,7 +91,7 @@ TEST_CASE("rows of every element type, at static and run-time widths") {
   check_both_ways<Elements24>(maps, {5, 5, 0}, {5, 5, 0});
 }
 
-TEST_CASE("row strides, and bases at every alignment") {
+TEST_CASE("bug class 4: row strides, and bases at every alignment") {
   if (skip_without(Backend::present(), "CUDA device"))
     return;
   const Maps maps(sharing_spec());
@@ -114,7 +114,7 @@ TEST_CASE("wide rows") {
   check_both_ways<std::int8_t>(maps, {100003, 100003, 0}, {100003, 100003, 0});
 }
 
-TEST_CASE("no rows, no sequences, no width: nothing is written") {
+TEST_CASE("bug class 2: no rows, no sequences, no width: nothing is written") {
   if (skip_without(Backend::present(), "CUDA device"))
     return;
   check_both_ways<Fp32>(Maps(spec_of({})), {64, 64, 0}, {64, 64, 0});
@@ -136,7 +136,7 @@ TEST_CASE("rows behind N' are zero up to the padded count, whatever was there") 
   }
 }
 
-TEST_CASE("a source of stride 0 is one row for all") {
+TEST_CASE("bug class 11: a source of stride 0 is one row for all") {
   if (skip_without(Backend::present(), "CUDA device"))
     return;
   const Maps maps(sharing_spec());
@@ -256,7 +256,7 @@ TEST_CASE("maps that no trie made: any order, any repetition") {
   check(scattered.download(), scatter.download());
 }
 
-TEST_CASE("views that do not fit are refused by name, number and value before any row is written") {
+TEST_CASE("bug class 7: views that do not fit are refused by name, number and value before any row is written") {
   if (skip_without(Backend::present(), "CUDA device"))
     return;
   const Maps maps(sharing_spec());
@@ -305,7 +305,7 @@ TEST_CASE("views that do not fit are refused by name, number and value before an
   });
 }
 
-TEST_CASE("columns of one packed buffer may be source and target, overlapping columns may not") {
+TEST_CASE("bug class 14: columns of one packed buffer may be source and target, overlapping columns may not") {
   if (skip_without(Backend::present(), "CUDA device"))
     return;
   const Maps maps(spec_of({{1, 2, 3}, {1, 2, 4}}));
@@ -323,4 +323,98 @@ TEST_CASE("columns of one packed buffer may be source and target, overlapping co
     CHECK(std::memcmp(&moved[j * 16 + 8], &values[from * 16], 8 * sizeof(Fp32)) == 0);
   }
   CHECK_THROWS_AS(gather_rows(backend.where(), index.view(), all.columns(0, 8), all.columns(7, 8)), InvalidRows);
+}
+
+TEST_CASE("bug class 5: the widest vectors are taken for bytes that allow it, not for elements or rows that seem to") {
+  if (skip_without(Backend::present(), "CUDA device"))
+    return;
+  const Maps maps(sharing_spec());
+  // 16 elements but not 16 bytes; 16 bytes but not at such an address; rows that fit and a stride that does not.
+  check_both_ways<Fp16>(maps, {16, 17, 0}, {16, 16, 0});
+  check_both_ways<Fp16>(maps, {8, 8, 4}, {8, 8, 1});
+  check_both_ways<Fp32>(maps, {4, 6, 0}, {4, 5, 1});
+  check_both_ways<std::int8_t>(maps, {32, 40, 0}, {32, 36, 0});
+  check_both_ways<std::int8_t>(maps, {17, 32, 0}, {17, 32, 0});
+  // One row: its stride says nothing of where it starts. One column: it does.
+  const Maps one(spec_of({{1}}));
+  check_both_ways<Fp16>(one, {64, 67, 8}, {64, 65, 8});
+  check_both_ways<Fp32>(maps, {1, 16, 0}, {1, 32, 3});
+}
+
+namespace {
+
+// Rows `stride` apart, from far into far memory, both ways.
+constexpr std::int64_t far_rows = 6;
+
+template <class T, class Memory>
+void check_far(Memory& far, std::int64_t width, std::int64_t stride) {
+  CAPTURE(sizeof(T), width, stride);
+  const std::vector<std::int32_t> map{5, 0, 3, 5, 1, 2, 4};
+  const auto near_rows = static_cast<std::int64_t>(map.size());
+  Backend backend;
+  typename Backend::template Array<T> near(std::vector<T>(static_cast<std::size_t>(near_rows * width)));
+  typename Backend::template Array<std::int32_t> there(map);
+  std::vector<std::vector<T>> rows;
+  for (std::int64_t i = 0; i < far_rows; ++i) {
+    rows.push_back(random_values<T>(static_cast<std::size_t>(width), static_cast<std::uint64_t>(i)));
+    far.write(i * stride, rows.back());
+  }
+  map_rows(backend.where(), radixmlp::RowMap{{there.data(), map.size()}, far_rows, near_rows},
+           RowCopy{RowView<const T>(far.data(), far_rows, width, stride), RowView<T>(near.data(), near_rows, width)});
+  backend.synchronize();
+  const auto moved = near.download();
+  for (std::size_t i = 0; i < map.size(); ++i) {
+    REQUIRE(std::memcmp(&moved[i * static_cast<std::size_t>(width)], rows[static_cast<std::size_t>(map[i])].data(),
+                        static_cast<std::size_t>(width) * sizeof(T)) == 0);
+  }
+  map_rows(backend.where(), radixmlp::RowMap{{there.data(), map.size()}, near_rows, near_rows},
+           RowCopy{RowView<const T>(near.data(), near_rows, width), RowView<T>(far.data(), near_rows, width, stride)});
+  backend.synchronize();
+  for (std::size_t i = 0; i < map.size(); ++i) {
+    const auto row = far.read(static_cast<std::int64_t>(i) * stride, width);
+    REQUIRE(std::memcmp(row.data(), &moved[static_cast<std::size_t>(map[i]) * static_cast<std::size_t>(width)],
+                        static_cast<std::size_t>(width) * sizeof(T)) == 0);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("bug class 1: rows beyond 2^31 elements from the first, at every vector width") {
+  if (skip_without(Backend::present(), "CUDA device"))
+    return;
+  constexpr std::int64_t stride = (std::int64_t{1} << 29) + 64;  // the last row 3 GiB away
+  typename Backend::template Sparse<std::int8_t> far(static_cast<std::size_t>((far_rows + 1) * stride));
+  for (const std::int64_t width : {1, 3, 64, 1154, 4096}) {
+    check_far<std::int8_t>(far, width, stride);
+  }
+  check_far<std::int8_t>(far, 96, stride - 62);
+  if constexpr (!Backend::on_device) {
+    constexpr std::int64_t farther = (std::int64_t{1} << 30) + 1;
+    typename Backend::template Sparse<Fp32> elements(static_cast<std::size_t>((far_rows + 1) * farther));
+    check_far<Fp32>(elements, 577, farther);
+  }
+}
+
+TEST_CASE("bug class 3: more rows than a grid has blocks in y or z") {
+  if (skip_without(Backend::present(), "CUDA device"))
+    return;
+  constexpr std::int64_t rows = 70'000;
+  std::vector<std::int32_t> map(rows);
+  for (std::int64_t i = 0; i < rows; ++i) {
+    map[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(i * 31 % 1000);
+  }
+  const auto source = random_values<std::int8_t>(1000, 1);
+  Backend backend;
+  typename Backend::template Array<std::int8_t> from(source),
+      to(std::vector<std::int8_t>(static_cast<std::size_t>(rows)));
+  typename Backend::template Array<std::int32_t> there(map);
+  map_rows(backend.where(), radixmlp::RowMap{{there.data(), map.size()}, 1000, rows},
+           RowCopy{RowView<const std::int8_t>(from.data(), 1000, 1), RowView<std::int8_t>(to.data(), rows, 1)});
+  backend.synchronize();
+  const auto moved = to.download();
+  std::int64_t wrong = 0;
+  for (std::size_t i = 0; i < map.size(); ++i) {
+    wrong += moved[i] != source[static_cast<std::size_t>(map[i])] ? 1 : 0;
+  }
+  CHECK(wrong == 0);
 }

@@ -61,6 +61,29 @@ class DeviceBackend {
     std::size_t size_;
   };
 
+  // HostBackend::Sparse's twin; not initialised.
+  template <class T>
+  class Sparse {
+   public:
+    explicit Sparse(std::size_t size) { check_cuda(cudaMalloc(&data_, size * sizeof(T))); }
+    ~Sparse() { cudaFree(data_); }
+    Sparse(const Sparse&) = delete;
+    Sparse& operator=(const Sparse&) = delete;
+    T* data() { return static_cast<T*>(data_); }
+    void write(std::int64_t at, const std::vector<T>& values) {
+      check_cuda(cudaMemcpy(data() + at, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
+    }
+    std::vector<T> read(std::int64_t at, std::int64_t count) {
+      std::vector<T> values(static_cast<std::size_t>(count));
+      check_cuda(cudaDeviceSynchronize());
+      check_cuda(cudaMemcpy(values.data(), data() + at, values.size() * sizeof(T), cudaMemcpyDeviceToHost));
+      return values;
+    }
+
+   private:
+    void* data_ = nullptr;
+  };
+
   class Index {
    public:
     explicit Index(const radixmlp::PrefixIndexView& view) : memory_(std::vector<std::byte>(view.block.size())) {

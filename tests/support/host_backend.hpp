@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <sys/mman.h>
+
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -41,6 +45,28 @@ struct HostBackend {
 
    private:
     std::vector<T> values_;
+  };
+
+  // Address space of which little is touched: for rows that are gigabytes apart.
+  template <class T>
+  class Sparse {
+   public:
+    explicit Sparse(std::size_t size) : bytes_(size * sizeof(T)) {
+      data_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      if (data_ == MAP_FAILED) {
+        throw std::bad_alloc();
+      }
+    }
+    ~Sparse() { munmap(data_, bytes_); }
+    Sparse(const Sparse&) = delete;
+    Sparse& operator=(const Sparse&) = delete;
+    T* data() { return static_cast<T*>(data_); }
+    void write(std::int64_t at, const std::vector<T>& values) { std::copy(values.begin(), values.end(), data() + at); }
+    std::vector<T> read(std::int64_t at, std::int64_t count) { return {data() + at, data() + at + count}; }
+
+   private:
+    std::size_t bytes_;
+    void* data_;
   };
 
   // Rows of the maps' block in the backend's memory.

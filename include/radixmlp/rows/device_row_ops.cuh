@@ -4,7 +4,6 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -31,57 +30,62 @@ RADIXMLP_HIDDEN inline void launch_kernel(const void* kernel, cudaStream_t strea
   raise_unless_success(cudaLaunchKernel(kernel, grid, dim3(row_threads), arguments, 0, stream), "cudaLaunchKernel");
 }
 
-// The tensors with any width, tensors_per_launch at a time: call(first, count).
-template <std::size_t Tensors, class Call>
-RADIXMLP_ALWAYS_INLINE inline void in_launches(std::array<ByteRows, Tensors>& tensors, const Call& call) {
-  check_device_rows(tensors);
-  const auto end =
-      std::stable_partition(tensors.begin(), tensors.end(), [](const ByteRows& rows) { return rows.row_bytes > 0; });
-  const std::span<const ByteRows> moved(tensors.begin(), end);
-  for (std::size_t t = 0; t < moved.size(); t += tensors_per_launch) {
-    call(moved.subspan(t, std::min<std::size_t>(moved.size() - t, tensors_per_launch)));
-  }
-}
-
-RADIXMLP_HIDDEN inline void launch_runs(cudaStream_t stream, std::span<const ByteRows> tensors, const RowRuns& runs) {
+// Launches of up to tensors_per_launch tensors each; those without width are left out.
+RADIXMLP_HIDDEN inline void enqueue_runs(cudaStream_t stream, std::span<const ByteRows> tensors, const RowRuns& runs) {
   constexpr std::int64_t tile_bytes = 16 * 1024;
+  check_device_rows(tensors);
   RunRows launch{};
   launch.runs = runs.runs.data();
   launch.target_rows = runs.target_rows;
   launch.run_count = static_cast<std::int32_t>(runs.runs.size());
-  std::int64_t least = max_rows;
-  for (std::size_t t = 0; t < tensors.size(); ++t) {
-    launch.tensors[t] = tensors[t];
-    launch.tile_rows[t] = static_cast<std::int32_t>(std::max<std::int64_t>(tile_bytes / tensors[t].row_bytes, 1));
-    least = std::min<std::int64_t>(least, launch.tile_rows[t]);
+  for (std::size_t t = 0; t < tensors.size();) {
+    unsigned count = 0;
+    std::int64_t least_rows = max_rows;  // of a tile
+    for (; t < tensors.size() && count < tensors_per_launch; ++t) {
+      if (tensors[t].row_bytes > 0) {
+        const std::int64_t rows = std::max<std::int64_t>(tile_bytes / tensors[t].row_bytes, 1);
+        least_rows = std::min(least_rows, rows);
+        launch.tensors[count] = tensors[t];
+        launch.tile_rows[count++] = static_cast<std::int32_t>(rows);
+      }
+    }
+    if (count > 0 && launch.run_count > 0 && launch.target_rows > 0) {
+      launch_kernel(reinterpret_cast<const void*>(&copy_runs_kernel), stream,
+                    dim3(blocks_for(runs.target_rows, least_rows * row_warps), count), &launch);
+    }
   }
-  launch_kernel(reinterpret_cast<const void*>(&copy_runs_kernel), stream,
-                dim3(blocks_for(runs.target_rows, least * row_warps), static_cast<unsigned>(tensors.size())), &launch);
 }
 
-RADIXMLP_HIDDEN inline void launch_multicast(cudaStream_t stream, std::span<const ByteRows> tensors,
-                                             const RowLists& lists) {
+RADIXMLP_HIDDEN inline void enqueue_multicast(cudaStream_t stream, std::span<const ByteRows> tensors,
+                                              const RowLists& lists) {
+  check_device_rows(tensors);
   MulticastRows launch{};
   launch.offsets = lists.offsets.data();
   launch.values = lists.values.data();
   launch.value_count = static_cast<std::int64_t>(lists.values.size());
   launch.source_rows = static_cast<std::int32_t>(lists.offsets.size() - 1);
   launch.units = row_unit_count(launch.source_rows, launch.value_count, 1);
-  int lanes = 32;
-  for (std::size_t t = 0; t < tensors.size(); ++t) {
-    const ByteRows& rows = tensors[t];
-    const int bytes = std::min(vector_bytes(rows), 16);
-    const int of_tensor = vector_bytes(rows) == 32 && rows.row_bytes < 2048 ? 8 : 32;
-    launch.tensors[t] = {rows.source,
-                         rows.target,
-                         static_cast<std::int32_t>(rows.source_stride),
-                         static_cast<std::int32_t>(rows.target_stride),
-                         static_cast<std::int32_t>(rows.row_bytes),
-                         thread_shape(bytes, of_tensor)};
-    lanes = t == 0 ? of_tensor : std::max(lanes, of_tensor);
+  for (std::size_t t = 0; t < tensors.size();) {
+    unsigned count = 0;
+    int most_lanes = 1;
+    for (; t < tensors.size() && count < tensors_per_launch; ++t) {
+      const ByteRows& rows = tensors[t];
+      if (rows.row_bytes > 0) {
+        const int lanes = vector_bytes(rows) == 32 && rows.row_bytes < 2048 ? 8 : 32;
+        most_lanes = std::max(most_lanes, lanes);
+        launch.tensors[count++] = {rows.source,
+                                   rows.target,
+                                   static_cast<std::int32_t>(rows.source_stride),
+                                   static_cast<std::int32_t>(rows.target_stride),
+                                   static_cast<std::int32_t>(rows.row_bytes),
+                                   thread_shape(std::min(vector_bytes(rows), 16), lanes)};
+      }
+    }
+    if (count > 0 && launch.value_count > 0) {
+      launch_kernel(reinterpret_cast<const void*>(&multicast_rows_kernel), stream,
+                    dim3(blocks_for(launch.units, row_threads / most_lanes), count), &launch);
+    }
   }
-  launch_kernel(reinterpret_cast<const void*>(&multicast_rows_kernel), stream,
-                dim3(blocks_for(launch.units, row_threads / lanes), static_cast<unsigned>(tensors.size())), &launch);
 }
 
 template <FloatFormat format>
@@ -120,11 +124,7 @@ template <class... Sources, class... Targets>
 RADIXMLP_ALWAYS_INLINE inline void copy_runs(cudaStream_t stream, const RowRuns& runs,
                                              const RowCopy<Sources, Targets>&... copies) {
   static_assert(sizeof...(Sources) > 0, "radixmlp: copy_runs needs a RowCopy");
-  auto tensors = detail::checked_bytes({runs.source_rows, runs.target_rows}, copies...);
-  if (!runs.runs.empty() && runs.target_rows > 0) {
-    detail::in_launches(tensors,
-                        [&](std::span<const detail::ByteRows> some) { detail::launch_runs(stream, some, runs); });
-  }
+  detail::enqueue_runs(stream, detail::checked_bytes({runs.source_rows, runs.target_rows}, copies...), runs);
 }
 
 // On a stream, as above: target row i = source row j for every i in list j, so that a row is read once for each 64 rows
@@ -135,11 +135,7 @@ RADIXMLP_ALWAYS_INLINE inline void multicast_rows(cudaStream_t stream, const Row
                                                   const RowCopy<Sources, Targets>&... copies) {
   static_assert(sizeof...(Sources) > 0, "radixmlp: multicast_rows needs a RowCopy");
   detail::check_lists(lists);
-  auto tensors = detail::checked_bytes(detail::list_extents(lists), copies...);
-  if (!lists.values.empty()) {
-    detail::in_launches(tensors,
-                        [&](std::span<const detail::ByteRows> some) { detail::launch_multicast(stream, some, lists); });
-  }
+  detail::enqueue_multicast(stream, detail::checked_bytes(detail::list_extents(lists), copies...), lists);
 }
 
 // On a stream, as above, the backward of scatter_rows: compact[j] = sum of ragged[i] over i in list j, for rows of

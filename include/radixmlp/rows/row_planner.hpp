@@ -125,23 +125,26 @@ template <class... Sources, class... Targets>
   return plan;
 }
 
+namespace detail {
+
+inline void check_form(const char* form, std::size_t entries, const RowMap& map) {
+  if (entries == 0 && !map.map.empty()) {
+    raise(invalid_rows(form, -1, 0, "is planned for; rows to move,", static_cast<std::int64_t>(map.map.size())));
+  }
+}
+
+}  // namespace detail
+
 // Moves rows as planned: map_rows, copy_runs or multicast_rows with that form of the map, which must be there. `where`
 // is a HostExecutor or a stream, and errors are those of that call; InvalidRows where the form is missing.
 template <class Where, class... Sources, class... Targets>
 RADIXMLP_ALWAYS_INLINE inline void move_rows(const Where& where, const RowPlan& plan, const RowMoves& moves,
                                              const RowCopy<Sources, Targets>&... copies) {
-  const auto missing = [&moves](const char* form) {
-    detail::raise(detail::invalid_rows(form, -1, 0, "is planned for; rows to move,", moves.map.target_rows));
-  };
   if (plan.kernel == RowKernel::runs) {
-    if (moves.runs.runs.empty() && !moves.map.map.empty()) {
-      missing("moves.runs");
-    }
+    detail::check_form("moves.runs", moves.runs.runs.size(), moves.map);
     copy_runs(where, moves.runs, copies...);
   } else if (plan.kernel == RowKernel::multicast) {
-    if (moves.lists.values.empty() && !moves.map.map.empty()) {
-      missing("moves.lists");
-    }
+    detail::check_form("moves.lists", moves.lists.values.size(), moves.map);
     multicast_rows(where, moves.lists, copies...);
   } else if (plan.caching == Caching::streaming) {
     map_rows<RowOptions{.caching = Caching::streaming}>(where, moves.map, copies...);
