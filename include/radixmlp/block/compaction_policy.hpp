@@ -55,7 +55,9 @@ struct CompactionPolicy {
     decision.layout = decision.compacts ? layout : AttentionLayout::ragged;
     return decision;
   }
-  [[nodiscard]] bool compacts(const PrefixIndexView& index) const noexcept { return decide(index).compacts; }
+  [[nodiscard]] RADIXMLP_ALWAYS_INLINE bool compacts(const PrefixIndexView& index) const noexcept {
+    return decide(index).compacts;
+  }
 };
 
 // What a layer costs, in any unit of time: five constants of a model on a machine. Measure them once, or derive them
@@ -83,6 +85,10 @@ struct MachineRates {
   double bytes = 0;             // of rows moved: read and written
 };
 
+}  // namespace radixmlp::inline v0
+
+namespace radixmlp::inline v0::inline RADIXMLP_MODE {
+
 [[nodiscard]] constexpr const char* name(AttentionLayout layout) noexcept {
   return layout == AttentionLayout::ragged ? "ragged" : layout == AttentionLayout::paged ? "paged" : "compact_query";
 }
@@ -93,10 +99,6 @@ struct MachineRates {
                                                               "only_layout"};
   return names[static_cast<std::size_t>(reason)];
 }
-
-}  // namespace radixmlp::inline v0
-
-namespace radixmlp::inline v0::inline RADIXMLP_MODE {
 
 [[nodiscard]] constexpr LayerCosts layer_costs(const LayerShape& shape, const MachineRates& rates,
                                                double move = 0) noexcept {

@@ -90,11 +90,14 @@ struct AttentionPlan {
     const auto move = [&](std::span<const std::int32_t> array) {
       const auto* const first = reinterpret_cast<const std::byte*>(array.data());
       const std::less<const std::byte*> before;
-      const bool in_index =
-          !before(first, index.block.data()) && before(first, index.block.data() + index.block.size());
-      const std::byte* const at = in_index ? moved.block.data() + (first - index.block.data())
-                                           : reinterpret_cast<const std::byte*>(base + (array.data() - block.data()));
-      return array.empty() ? array : std::span(reinterpret_cast<const std::int32_t*>(at), array.size());
+      if (array.empty()) {
+        return array;
+      }
+      if (!before(first, index.block.data()) && before(first, index.block.data() + index.block.size())) {
+        return std::span(reinterpret_cast<const std::int32_t*>(moved.block.data() + (first - index.block.data())),
+                         array.size());
+      }
+      return std::span(base + (array.data() - block.data()), array.size());
     };
     AttentionPlan plan = *this;
     plan.cu_seqlens_q = move(cu_seqlens_q);

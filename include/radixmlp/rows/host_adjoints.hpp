@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 
 #include "radixmlp/executor.hpp"
 #include "radixmlp/index/duplicates.hpp"
