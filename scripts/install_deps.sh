@@ -11,6 +11,8 @@ radixmlp_deps_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 deps_have_header() { echo "#include <$1>" | "${CXX:-g++}" -E -x c++ - >/dev/null 2>&1; }
 
+deps_have_library() { echo 'int main() {}' | "${CXX:-g++}" -x c++ - "-l$1" -o /dev/null 2>/dev/null; }
+
 deps_have_cmake() {
   local version
   version=$(cmake --version 2>/dev/null | sed -n '1s/[^0-9]*//p') && [[ -n $version ]] &&
@@ -26,7 +28,7 @@ deps_have() {
     clang) command -v clang++ >/dev/null ;;
     catch2) deps_have_header catch2/catch.hpp || deps_have_header catch2/catch_all.hpp ;;
     libbenchmark-dev) deps_have_header benchmark/benchmark.h ;;
-    libopenblas-dev) deps_have_header cblas.h ;;
+    libopenblas-dev) deps_have_library openblas || deps_have_header mkl.h ;;  # cblas.h alone may be the reference BLAS's
     nlohmann-json3-dev) deps_have_header nlohmann/json.hpp ;;
     python3-venv) python3 -c 'import ensurepip, venv' 2>/dev/null ;;
     *) command -v "$1" >/dev/null ;;
