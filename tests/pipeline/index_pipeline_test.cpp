@@ -82,7 +82,8 @@ struct Case {
   OracleIndex expected;
   std::string error;  // of a malformed one
 
-  explicit Case(BatchSpec from) : spec(std::move(from)), typed(spec, AxisOrder::axis_major), batch(typed.batch()), expected(oracle(spec)) {}
+  explicit Case(BatchSpec from)
+      : spec(std::move(from)), typed(spec, AxisOrder::axis_major), batch(typed.batch()), expected(oracle(spec)) {}
 
   void malform() {
     if (spec.pad_to == 1) {
@@ -97,7 +98,8 @@ struct Case {
   // What is wrong with the lease; empty if nothing is.
   template <class Lease>
   std::string check(const Lease& lease) const {
-    if (lease.batch().tokens.data() != batch.tokens.data() || lease.batch().cu_seqlens.data() != batch.cu_seqlens.data())
+    if (lease.batch().tokens.data() != batch.tokens.data() ||
+        lease.batch().cu_seqlens.data() != batch.cu_seqlens.data())
       return "another batch";
     if (!error.empty())
       return lease.status().message() == error ? "" : "another status: " + lease.status().message();
@@ -290,9 +292,8 @@ TEST_CASE("stop while the only slot is leased: the lease keeps its memory, thoug
   Pipeline pipeline({.slots = 1});
   REQUIRE(pipeline.submit(small_batch()));
   const auto lease = pipeline.take();
-  std::future<bool> larger = std::async(std::launch::async, [&] {
-    return pipeline.submit({.tokens = tokens, .cu_seqlens = cu_seqlens});
-  });
+  std::future<bool> larger =
+      std::async(std::launch::async, [&] { return pipeline.submit({.tokens = tokens, .cu_seqlens = cu_seqlens}); });
   CHECK(larger.wait_for(a_moment) == std::future_status::timeout);
   pipeline.stop();
   CHECK_FALSE(larger.get());

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <condition_variable>
 #include <concepts>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -25,24 +25,27 @@ namespace radixmlp::inline v0 {
 // nullptr where there is none left; neither function throws.
 template <class A>
 concept IndexAllocator = requires(A& allocator, void* memory, std::size_t bytes) {
-  { allocator.allocate(bytes) } noexcept -> std::convertible_to<void*>;
-  { allocator.deallocate(memory, bytes) } noexcept;
+  { allocator.allocate(bytes) }
+  noexcept->std::convertible_to<void*>;
+  { allocator.deallocate(memory, bytes) }
+  noexcept;
 };
 
 // Ordinary host memory.
 struct HostIndexAllocator {
   [[nodiscard]] void* allocate(std::size_t bytes) const noexcept {
-    return ::operator new(bytes, std::align_val_t{index_alignment}, std::nothrow);
+    return ::operator new (bytes, std::align_val_t{index_alignment}, std::nothrow);
   }
   void deallocate(void* memory, std::size_t) const noexcept {
-    ::operator delete(memory, std::align_val_t{index_alignment});
+    ::operator delete (memory, std::align_val_t{index_alignment});
   }
 };
 
 struct PipelineOptions {
-  std::int32_t slots = 2;      // batches in flight: submitted and not yet released; 2 double-, 3 triple-buffers
-  std::int32_t workers = 0;    // threads of the pipeline's own that build; 0: the engine's threads do
-  std::size_t slot_bytes = 0;  // taken for each slot at the start: index_bytes() of the largest batch, or 0 to grow later
+  std::int32_t slots = 2;    // batches in flight: submitted and not yet released; 2 double-, 3 triple-buffers
+  std::int32_t workers = 0;  // threads of the pipeline's own that build; 0: the engine's threads do
+  std::size_t slot_bytes =
+      0;  // taken for each slot at the start: index_bytes() of the largest batch, or 0 to grow later
 };
 
 }  // namespace radixmlp::inline v0
@@ -50,8 +53,8 @@ struct PipelineOptions {
 namespace radixmlp::inline v0::inline RADIXMLP_MODE {
 
 // Builds the index of the next batch while this one computes. Batches go in by submit() and come out by take(), in
-// order. What lies between them is `slots` buffers; a batch has one from submit() until its lease is released, and where
-// none is free submit() waits and try_submit() says so. Nobody spins: whoever waits sleeps.
+// order. What lies between them is `slots` buffers; a batch has one from submit() until its lease is released, and
+// where none is free submit() waits and try_submit() says so. Nobody spins: whoever waits sleeps.
 //
 // Who builds: `workers` threads of the pipeline; or any thread of the engine that calls build_next(), once for each
 // batch or in its own loop; and take(), which builds its batch itself where nobody has begun it, so that it never waits
@@ -64,8 +67,8 @@ namespace radixmlp::inline v0::inline RADIXMLP_MODE {
 // Ownership: a batch's arrays stay the engine's; they must stay as they are until take() has returned the batch, or
 // stop() has returned. The index lies in the slot and is valid until the lease is released. The allocator is called in
 // the constructor, in submit() and in the destructor, on the thread that called those. Each slot has a trie, whose
-// scratch memory is kept and only grows: batches of sizes that all slots have seen allocate nothing. Leases and calls on
-// other threads must have ended before the pipeline is destroyed.
+// scratch memory is kept and only grows: batches of sizes that all slots have seen allocate nothing. Leases and calls
+// on other threads must have ended before the pipeline is destroyed.
 //
 // Errors: a malformed batch, or one for which memory ran out, takes its turn like any other, and its lease carries the
 // status; other batches do not notice. Lease::view() of such a batch raises it, and the constructor raises InvalidBatch
@@ -188,8 +191,8 @@ class IndexPipeline {
 
   // --- Building ---
 
-  // Builds, on this thread, the oldest batch that nobody has begun; false where there is none. `executor` may spread the
-  // build over threads, as in PrefixTrie::build.
+  // Builds, on this thread, the oldest batch that nobody has begun; false where there is none. `executor` may spread
+  // the build over threads, as in PrefixTrie::build.
   template <HostExecutor Executor = SerialExecutor>
   bool build_next(const Executor& executor = {}) {
     std::unique_lock lock(mutex_);
@@ -208,8 +211,8 @@ class IndexPipeline {
     return can_take() ? lease() : Lease();
   }
 
-  // Waits for the next batch; builds it here where nobody has begun it. An empty lease where the pipeline is stopped, or
-  // is closed and has none left.
+  // Waits for the next batch; builds it here where nobody has begun it. An empty lease where the pipeline is stopped,
+  // or is closed and has none left.
   template <HostExecutor Executor = SerialExecutor>
   [[nodiscard]] Lease take(const Executor& executor = {}) {
     std::unique_lock lock(mutex_);
