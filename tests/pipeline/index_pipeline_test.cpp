@@ -317,7 +317,7 @@ TEST_CASE("the producer gone: what was submitted comes out, then an empty lease"
 TEST_CASE("a consumer that waits is woken by a batch, by close and by stop") {
   for (const std::int32_t workers : {0, 1}) {
     for (const bool stops : {false, true}) {
-      Pipeline pipeline({.workers = workers});
+      Pipeline pipeline({.slots = 2, .workers = workers});
       std::future<int> taken = std::async(std::launch::async, [&] {
         int count = 0;
         while (const auto lease = pipeline.take()) {
@@ -402,6 +402,26 @@ TEST_CASE("where memory runs out the batch's lease says so, and the next batch i
     CHECK(pipeline.take().view().compact_rows == 1000);
   }
   CHECK(ledger.bytes_out == 0);
+}
+
+TEST_CASE("closed while submit takes memory: the batch is not taken in") {
+  struct SlowAllocator {
+    const Gate* gate;
+    void* allocate(std::size_t bytes) noexcept {
+      gate->parallel_for(0, [](std::int64_t) {});
+      return HostIndexAllocator{}.allocate(bytes);
+    }
+    void deallocate(void* memory, std::size_t bytes) noexcept { HostIndexAllocator{}.deallocate(memory, bytes); }
+  };
+  Gate gate;
+  IndexPipeline<std::int32_t, SlowAllocator> pipeline({}, {&gate});
+  std::future<bool> submitted = std::async(std::launch::async, [&] { return pipeline.submit(small_batch()); });
+  gate.wait_until_entered();
+  pipeline.close();
+  CHECK_FALSE(pipeline.take());
+  gate.open();
+  CHECK_FALSE(submitted.get());
+  CHECK_FALSE(pipeline.take());
 }
 
 TEST_CASE("a malformed batch takes no memory") {

@@ -263,16 +263,18 @@ class IndexPipeline {
     if (status.ok()) {
       status = reserve(slot, index_bytes(batch.rows(), batch.sequences(), options.pad_to));
     }
-    const std::lock_guard lock(mutex_);
-    if (closed_) {
-      return false;
+    {
+      const std::lock_guard lock(mutex_);
+      if (closed_) {
+        return false;
+      }
+      slot.batch = batch;
+      slot.options = options;
+      slot.view = {};
+      slot.status = status;
+      slot.number = submitted_++;
+      slot.state = State::queued;
     }
-    slot.batch = batch;
-    slot.options = options;
-    slot.view = {};
-    slot.status = status;
-    slot.number = submitted_++;
-    slot.state = State::queued;
     if (threads_.empty()) {
       consumer_.notify_all();  // it may build
     } else {
@@ -292,7 +294,7 @@ class IndexPipeline {
     lock.lock();
     --building_;
     slot.state = State::done;
-    consumer_.notify_all();  // under the lock: after it the pipeline may be gone
+    consumer_.notify_all();  // under the lock: stop() may return behind it
   }
 
   void work() {
