@@ -87,7 +87,7 @@ struct Pass {
 };
 
 struct Effort {
-  std::size_t passes = 20;      // undisturbed ones
+  std::size_t passes = 20;  // undisturbed ones
   std::size_t most_passes = 400;
 };
 
@@ -109,8 +109,8 @@ class Workload {
       compute_us_.push_back(std::max(1.5 * build_us_.back(), least_compute_us));
     }
     // Short, so that some are left alone on a busy machine.
-    pass_batches_ = std::clamp(static_cast<std::size_t>(3'000 / (build_us() + compute_us())), std::size_t{3},
-                               batches_.size());
+    pass_batches_ =
+        std::clamp(static_cast<std::size_t>(3'000 / (build_us() + compute_us())), std::size_t{3}, batches_.size());
   }
 
   [[nodiscard]] double build_us() const { return mean(build_us_); }
@@ -262,13 +262,14 @@ std::vector<Batch> rounds(const std::vector<std::vector<std::int32_t>>& requests
 int run(int argc, char** argv) {
   const Options options = parse_options(argc, argv);
   Report report({"batches"},
-                {"build us", "compute us", "serial us", "2 slots us", "waiting %", "take us", "submit us", "passes", "3 slots us",
-                 "waiting %", "take us", "submit us", "passes"},
+                {"build us", "compute us", "serial us", "2 slots us", "waiting %", "take us", "submit us", "passes",
+                 "3 slots us", "waiting %", "take us", "submit us", "passes"},
                 describe_run(argc, argv));
   const Effort effort = options.smoke ? Effort{2, 2} : Effort{};
   keep_to_processor(0);
   const auto sample = load_requests(options.data.empty() ? RADIXMLP_SAMPLE : options.data);
-  for (const std::size_t budget : {std::size_t{1} << 14, std::size_t{1} << 16, std::size_t{1} << 18, std::size_t{1} << 20}) {
+  for (const std::size_t budget :
+       {std::size_t{1} << 14, std::size_t{1} << 16, std::size_t{1} << 18, std::size_t{1} << 20}) {
     if (!options.smoke || budget < 1 << 18) {
       add(report, "sample " + std::to_string(budget), Workload(rounds(sample, budget, options.smoke), effort, 0));
     }

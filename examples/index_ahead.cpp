@@ -23,13 +23,13 @@ int main() {
   // [loop]
   radixmlp::IndexPipeline pipeline({.slots = 3, .workers = 1});
   for (std::size_t submitted = 0, step = 0; step < batches.size(); ++step) {
-    while (submitted < batches.size() && pipeline.try_submit({.tokens = batches[submitted].tokens,
-                                                              .cu_seqlens = batches[submitted].cu_seqlens})) {
+    while (submitted < batches.size() &&
+           pipeline.try_submit({.tokens = batches[submitted].tokens, .cu_seqlens = batches[submitted].cu_seqlens})) {
       ++submitted;  // its index is built while this thread computes
     }
     const auto lease = pipeline.take();    // the next batch, in order; waits only if it is not finished
     compute(batches[step], lease.view());  // throws here if this batch was malformed
-  }  // the lease ends, its slot is free
+  }                                        // the lease ends, its slot is free
   // [/loop]
   std::printf("\n");
 }

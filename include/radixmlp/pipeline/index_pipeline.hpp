@@ -91,7 +91,7 @@ class IndexPipeline {
 
  public:
   // A batch that was taken, and its slot until it is released or destroyed. False where there was none to take.
-  class [[nodiscard]] Lease {
+  class Lease {
    public:
     Lease() = default;
     Lease(Lease&& other) noexcept
