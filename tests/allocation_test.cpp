@@ -9,6 +9,7 @@
 #include <new>
 #include <vector>
 
+#include "radixmlp/pipeline/index_pipeline.hpp"
 #include "radixmlp/radixmlp.hpp"
 #include "support/batch_spec.hpp"
 #include "support/catch.hpp"
@@ -71,6 +72,25 @@ TEST_CASE("a second build of a batch of the same size allocates nothing") {
   before = allocations;
   trie.build(second.batch(), {.pad_to = 8});
   CHECK(allocations == before);
+}
+
+TEST_CASE("a pipeline whose slots have seen a batch of the size allocates nothing, whoever builds") {
+  const TypedBatch<std::int32_t> typed(spec_of({{1, 2, 3}, {1, 2, 4}, {1, 2, 3, 5}}));
+  for (const std::int32_t workers : {0, 1}) {
+    IndexPipeline pipeline({.slots = 2, .workers = workers});
+    std::int64_t before = allocations, taken = 0;
+    for (int i = 0; i < 10; ++i) {
+      if (i == 2) {
+        CHECK(allocations > before);
+        before = allocations;
+      }
+      if (pipeline.try_submit(typed.batch()) && pipeline.take().view().compact_rows == 5) {
+        ++taken;
+      }
+    }
+    CHECK(allocations == before);
+    CHECK(taken == 10);
+  }
 }
 
 TEST_CASE("without its outputs a trie takes at most 8 bytes a token and 128 bytes a sequence") {

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "radixmlp/pipeline/index_pipeline.hpp"
 #include "radixmlp/radixmlp.hpp"
 
 int main(int argc, char**) {
@@ -23,6 +24,15 @@ int main(int argc, char**) {
   if (status.code != radixmlp::StatusCode::invalid_batch || status.index != 2 || status.value != 5 ||
       index.compact_rows != 3) {
     return 2;
+  }
+
+  // A malformed batch between two good ones, built by a thread of the pipeline.
+  radixmlp::IndexPipeline pipeline({.slots = 3, .workers = 1});
+  const radixmlp::RaggedBatch<std::int32_t> good{.tokens = tokens, .cu_seqlens = cu_seqlens};
+  if (!pipeline.submit(good) || !pipeline.submit(batch) || !pipeline.submit(good) ||
+      pipeline.take().view().compact_rows != 3 || pipeline.take().status().index != 2 ||
+      pipeline.take().view().compact_rows != 3) {
+    return 5;
   }
 
   if (with_hook) {
