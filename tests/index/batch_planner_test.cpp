@@ -10,6 +10,7 @@
 #include <numeric>
 #include <random>
 #include <set>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -81,6 +82,20 @@ class Random {
       }
       for (std::int64_t more = below(longest + 1); more > 0; --more) {
         tokens.push_back(static_cast<std::int32_t>(below(alphabet)) - 1);
+      }
+      all.push_back(tokens);
+    }
+    return all;
+  }
+
+  // Three prefixes of 20 to 40 tokens, each request one of them and a tail of its own.
+  std::vector<Tokens> families(std::int64_t count) {
+    std::vector<Tokens> all;
+    for (std::int64_t r = 0; r < count; ++r) {
+      const std::int64_t family = below(3);
+      Tokens tokens(static_cast<std::size_t>(20 + 10 * family), static_cast<std::int32_t>(family));
+      for (std::int64_t more = below(30); more > 0; --more) {
+        tokens.push_back(static_cast<std::int32_t>(100 + 100 * r + more));
       }
       all.push_back(tokens);
     }
@@ -241,7 +256,8 @@ TEST_CASE("within 2% of the best division, on average over 200 queues of at most
   for (const bool by_rows : {false, true}) {
     double excess = 0;
     for (int trial = 0; trial < 200; ++trial) {
-      const auto requests = random.requests(1 + random.below(9), 20);
+      const auto requests =
+          trial % 2 == 0 ? random.requests(1 + random.below(9), 20) : random.families(1 + random.below(9));
       std::int64_t tokens = 0;
       for (const Tokens& request : requests) {
         tokens += static_cast<std::int64_t>(request.size());
@@ -542,6 +558,24 @@ TEST_CASE("the planner's errors name argument, index and value") {
   CHECK(planner.waiting() == 1);
   CHECK(planner.push({.tokens = tokens}) == 1);
   CHECK(!planner.cancel(2));
+}
+
+TEST_CASE("the loop of docs/planning.md") {
+  const std::vector<Tokens> prompts{{1, 2, 3}, {9, 9}, {1, 2, 4}};
+  std::vector<std::vector<std::int64_t>> ran;
+  const auto run_batch = [&](std::span<const std::int64_t> ids) { ran.emplace_back(ids.begin(), ids.end()); };
+  // [server_loop]
+  radixmlp::BatchPlanner<std::int32_t> planner({.tokens = 6}, {.max_wait = 50'000, .batch_time = 40'000});
+  std::int64_t now = 0;  // microseconds, say
+  for (const std::vector<std::int32_t>& prompt : prompts) {
+    planner.push({.tokens = prompt, .arrival = now, .tenant = {.lo = 7}});  // returns 0, 1, 2, ...
+  }
+  for (radixmlp::PlannedBatch batch = planner.pop(now); !batch.empty(); batch = planner.pop(now)) {
+    run_batch(batch.requests);  // ids in the order in which neighbours share most; batch.load has N, N', pairs
+    now += 40'000;
+  }
+  // [/server_loop]
+  CHECK(ran == std::vector<std::vector<std::int64_t>>{{0, 2}, {1}});
 }
 
 TEST_CASE("tokens of the other types are planned alike") {

@@ -80,8 +80,8 @@ namespace radixmlp::inline v0::inline RADIXMLP_MODE {
 // Waiting. A tenant's next batch is that of its foremost request: the one with the highest priority, of those the one
 // due first, then the one that came first. So without priorities every batch takes the oldest request and those that
 // share with it. Due times bound the wait: a batch behind which some request would be late, even if all later batches
-// took what is due first, is not taken; in its place go the requests that are due first, filled up with what shares most
-// with them. If a tenant's batches are taken at most batch_time apart, then
+// took what is due first, is not taken; in its place go the requests that are due first, filled up with what shares
+// most with them. If a tenant's batches are taken at most batch_time apart, then
 //  - with max_wait alone, no request waits longer than max_wait or, where more waits than can be done in that time,
 //    longer than in batches filled in order of arrival;
 //  - with deadlines too, none is late if at each arrival batches filled in order of due times could do all that waits.
@@ -168,30 +168,37 @@ class BatchPlanner {
   // each one's foremost batch first. Takes nothing.
   [[nodiscard]] BatchPlan plan() {
     BatchPlan plan;
-    std::vector<std::int64_t> ids;
+    std::vector<std::pair<std::int64_t, std::int32_t>> places;  // ids and their places in `order`
     plan.cu_batches.push_back(0);
     for (Queue& queue : queues_) {
       refresh(queue);
       plan.trie_rows += trie_rows(queue);
+      place_of_.resize(queue.requests.size());
+      std::int32_t place = plan.cu_batches.back();
       for (std::size_t b = queue.next_batch; b < queue.loads.size(); ++b) {
         for (const std::int32_t member : queue.members_of(b)) {
-          ids.push_back(queue.requests[at(member)].id);
+          place_of_[at(member)] = place++;
         }
-        plan.cu_batches.push_back(static_cast<std::int32_t>(ids.size()));
+        plan.cu_batches.push_back(place);
         plan.tenants.push_back(queue.tenant);
         plan.loads.push_back(queue.loads[b]);
         plan.tokens += queue.loads[b].tokens;
         plan.unique_rows += queue.loads[b].unique_rows;
       }
+      for (std::size_t r = 0; r < queue.requests.size(); ++r) {
+        if (!queue.requests[r].is_gone) {
+          places.emplace_back(queue.requests[r].id, place_of_[r]);
+        }
+      }
     }
-    plan.requests = ids;
-    std::sort(plan.requests.begin(), plan.requests.end());
-    plan.order.resize(ids.size());
-    plan.inverse.resize(ids.size());
-    for (std::size_t k = 0; k < ids.size(); ++k) {
-      const auto place = std::lower_bound(plan.requests.begin(), plan.requests.end(), ids[k]) - plan.requests.begin();
-      plan.order[k] = static_cast<std::int32_t>(place);
-      plan.inverse[static_cast<std::size_t>(place)] = static_cast<std::int32_t>(k);
+    if (!std::is_sorted(places.begin(), places.end())) {
+      std::sort(places.begin(), places.end());
+    }
+    plan.order.resize(places.size());
+    for (std::size_t r = 0; r < places.size(); ++r) {
+      plan.requests.push_back(places[r].first);
+      plan.inverse.push_back(places[r].second);
+      plan.order[at(places[r].second)] = static_cast<std::int32_t>(r);
     }
     return plan;
   }
@@ -378,9 +385,12 @@ class BatchPlanner {
   void line_up_batches(Queue& queue) {
     const std::size_t n = queue.requests.size();
     foremost_ = queue.by_due;
-    std::stable_sort(foremost_.begin(), foremost_.end(), [&](std::int32_t a, std::int32_t b) {
+    const auto is_before = [&](std::int32_t a, std::int32_t b) {
       return queue.requests[at(a)].priority > queue.requests[at(b)].priority;
-    });
+    };
+    if (!std::is_sorted(foremost_.begin(), foremost_.end(), is_before)) {
+      std::stable_sort(foremost_.begin(), foremost_.end(), is_before);
+    }
     const auto batches = static_cast<std::size_t>(packing_.batches());
     number_.assign(batches, -1);
     std::int32_t named = 0;
