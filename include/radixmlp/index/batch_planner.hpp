@@ -85,6 +85,8 @@ namespace radixmlp::inline v0::inline RADIXMLP_MODE {
 //  - with max_wait alone, no request waits longer than max_wait or, where more waits than can be done in that time,
 //    longer than in batches filled in order of arrival;
 //  - with deadlines too, none is late if at each arrival batches filled in order of due times could do all that waits.
+// Where these compare with batches in order of arrival or of due times, a row counts for each token: what may be shared
+// is not relied on.
 //
 // Cost. A push is O(1). The first batch after a push sorts what is new (each token is looked at once), merges it into
 // the queue and plans the queue anew: O(R log R) for R waiting requests, whose tokens are not looked at again. Batches
