@@ -73,6 +73,18 @@ macro(radixmlp_use_benchmark)
   endif()
 endmacro()
 
+# radixmlp_use_json() makes the target nlohmann_json::nlohmann_json.
+macro(radixmlp_use_json)
+  if(NOT TARGET nlohmann_json::nlohmann_json)
+    find_package(nlohmann_json QUIET)
+    if(NOT nlohmann_json_FOUND)
+      set(JSON_SystemInclude ON)
+      FetchContent_Declare(nlohmann_json URL https://github.com/nlohmann/json/releases/download/v3.11.3/json.tar.xz)
+      FetchContent_MakeAvailable(nlohmann_json)
+    endif()
+  endif()
+endmacro()
+
 # radixmlp_add_test(NAME <name> COMMAND ...  [DEVICE]): a ctest test; exit code 77 means skipped. DEVICE tests run in the
 # emulator where one is given, with several schedules, else on a GPU.
 function(radixmlp_add_test)

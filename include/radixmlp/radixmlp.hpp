@@ -12,6 +12,7 @@
 #include "radixmlp/error.hpp"
 #include "radixmlp/executor.hpp"
 #include "radixmlp/index/attention_plan.hpp"
+#include "radixmlp/index/batch_planner.hpp"
 #include "radixmlp/index/compact_inputs.hpp"
 #include "radixmlp/index/duplicates.hpp"
 #include "radixmlp/index/index_stats.hpp"
