@@ -108,9 +108,9 @@ class Workload {
       build_us_.push_back(median(std::move(of_batch)));
       compute_us_.push_back(std::max(1.5 * build_us_.back(), least_compute_us));
     }
-    // Short, so that some are left alone on a busy machine.
+    // Short, so that some are left alone on a busy machine; long enough to submit within the timed part.
     pass_batches_ =
-        std::clamp(static_cast<std::size_t>(3'000 / (build_us() + compute_us())), std::size_t{3}, batches_.size());
+        std::clamp(static_cast<std::size_t>(3'000 / (build_us() + compute_us())), std::size_t{6}, batches_.size());
   }
 
   [[nodiscard]] double build_us() const { return mean(build_us_); }

@@ -27,9 +27,9 @@ int main() {
            pipeline.try_submit({.tokens = batches[submitted].tokens, .cu_seqlens = batches[submitted].cu_seqlens})) {
       ++submitted;  // its index is built while this thread computes
     }
-    const auto lease = pipeline.take();    // the next batch, in order; waits only if it is not finished
+    const auto lease = pipeline.take();    // the next batch, in order, and its slot until the scope ends
     compute(batches[step], lease.view());  // throws here if this batch was malformed
-  }                                        // the lease ends, its slot is free
+  }
   // [/loop]
   std::printf("\n");
 }

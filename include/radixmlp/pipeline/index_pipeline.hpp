@@ -42,10 +42,9 @@ struct HostIndexAllocator {
 };
 
 struct PipelineOptions {
-  std::int32_t slots = 2;    // batches in flight: submitted and not yet released; 2 double-, 3 triple-buffers
-  std::int32_t workers = 0;  // threads of the pipeline's own that build; 0: the engine's threads do
-  std::size_t slot_bytes =
-      0;  // taken for each slot at the start: index_bytes() of the largest batch, or 0 to grow later
+  std::int32_t slots = 3;      // batches in flight: submitted and not yet released (2: double, 3: triple buffer)
+  std::int32_t workers = 0;    // threads of the pipeline's own that build; 0: the engine's threads do
+  std::size_t slot_bytes = 0;  // memory of each slot from the start: index_bytes() of the largest batch; it grows
 };
 
 }  // namespace radixmlp::inline v0
