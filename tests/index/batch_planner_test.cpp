@@ -161,16 +161,25 @@ std::vector<std::size_t> depth_first_order(const std::vector<Tokens>& requests) 
 // Fewest rows over all divisions into any number of batches.
 std::int64_t fewest_rows(const std::vector<Tokens>& requests, const BatchBudget& budget) {
   const std::size_t sets = std::size_t{1} << requests.size();
+  std::map<Tokens, std::size_t> owners;  // of a prefix, a bit each
+  for (std::size_t r = 0; r < requests.size(); ++r) {
+    for (std::size_t n = 1; n <= requests[r].size(); ++n) {
+      owners[{requests[r].begin(), requests[r].begin() + static_cast<std::ptrdiff_t>(n)}] |= std::size_t{1} << r;
+    }
+  }
   std::vector<std::int64_t> batch_rows(sets, unlimited);
   for (std::size_t set = 1; set < sets; ++set) {
-    std::vector<const Tokens*> batch;
+    BatchLoad load;
     for (std::size_t r = 0; r < requests.size(); ++r) {
       if ((set >> r & 1) != 0) {
-        batch.push_back(&requests[r]);
+        load.tokens += static_cast<std::int64_t>(requests[r].size());
+        ++load.sequences;
       }
     }
-    const BatchLoad load = load_of(batch);
-    if (batch.size() == 1 || fits(load, budget)) {
+    for (const auto& [prefix, bits] : owners) {
+      load.unique_rows += (bits & set) != 0;
+    }
+    if (load.sequences == 1 || fits(load, budget)) {
       batch_rows[set] = load.unique_rows;
     }
   }

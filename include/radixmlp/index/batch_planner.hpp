@@ -88,9 +88,9 @@ namespace radixmlp::inline v0::inline RADIXMLP_MODE {
 // Where these compare with batches in order of arrival or of due times, a row counts for each token: what may be shared
 // is not relied on.
 //
-// Cost. A push is O(1). The first batch after a push sorts what is new (each token is looked at once), merges it into
-// the queue and plans the queue anew: O(R log R) for R waiting requests, whose tokens are not looked at again. Batches
-// taken without a push between them follow one plan.
+// Cost. A push is O(1). The first batch after a push sorts what is new (each token is compared once), merges it into
+// the queue and plans the queue anew: O(R log R) for R waiting requests. Batches taken without a push between them
+// follow one plan; one that takes what is due first is followed by a new plan.
 template <TokenId Token = std::int32_t>
 class BatchPlanner {
  public:
