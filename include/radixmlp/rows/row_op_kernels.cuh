@@ -94,7 +94,7 @@ __device__ __forceinline__ void multicast(const MulticastRows& launch, const Mul
   }
 }
 
-__global__ void __launch_bounds__(row_threads, 8) RADIXMLP_HIDDEN
+inline __global__ void __launch_bounds__(row_threads, 8) RADIXMLP_HIDDEN
     multicast_rows_kernel(const __grid_constant__ MulticastRows launch) {
   const MulticastTensor& tensor = launch.tensors[blockIdx.y];
   switch (tensor.shape) {
@@ -156,7 +156,7 @@ __device__ __forceinline__ void copy_bytes_by_warp(const std::byte* source, std:
 
 // A warp takes a tile of target rows, finds the first run in it, and copies each run's part as one block where rows are
 // contiguous on both sides.
-__global__ void __launch_bounds__(row_threads, 8) RADIXMLP_HIDDEN
+inline __global__ void __launch_bounds__(row_threads, 8) RADIXMLP_HIDDEN
     copy_runs_kernel(const __grid_constant__ RunRows launch) {
   const ByteRows& rows = launch.tensors[blockIdx.y];
   const std::int64_t tile_rows = launch.tile_rows[blockIdx.y];
