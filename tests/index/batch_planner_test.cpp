@@ -299,6 +299,39 @@ TEST_CASE("never more rows than depth-first order or arrival order, cut when ful
   }
 }
 
+TEST_CASE("no more batches than a twentieth above depth-first order, though order of arrival saves more with more") {
+  // Three families with prefixes of 10 tokens: order of arrival makes three batches and shares all, two must part one.
+  std::vector<Tokens> requests;
+  for (const auto& [family, length, tail] :
+       {std::tuple{1, 25, 100}, {1, 25, 101}, {2, 46, 101}, {2, 15, 100}, {3, 30, 101}, {3, 14, 100}}) {
+    Tokens tokens(10, family);
+    tokens.insert(tokens.end(), static_cast<std::size_t>(length - 10), tail);
+    requests.push_back(tokens);
+  }
+  const BatchBudget budget{.tokens = 90};
+  const Cut arrival = cut_when_full(requests, arrival_order(requests), budget);
+  CHECK(arrival.batches == 3);
+  CHECK(arrival.rows == 125);
+  CHECK(cut_when_full(requests, depth_first_order(requests), budget).batches == 2);
+  const BatchPlan plan = planner_of(requests, budget).plan();
+  CHECK(plan.batches() == 2);
+  CHECK(plan.unique_rows == 135);
+}
+
+TEST_CASE("equal requests stay in the order of their pushes") {
+  const Tokens prompt{5, 6, 7};
+  Planner planner(BatchBudget{.tokens = 100});
+  for (int i = 0; i < 9; ++i) {
+    planner.push({.tokens = prompt});
+    if (i % 3 == 0) {
+      CHECK(planner.plan().batches() == 1);
+    }
+  }
+  const PlannedBatch batch = planner.pop(0);
+  CHECK(std::vector<std::int64_t>(batch.requests.begin(), batch.requests.end()) ==
+        std::vector<std::int64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8});
+}
+
 TEST_CASE("a subtree is not cut where the batches can be filled with whole ones") {
   // Families of 4, 4, 2 and 2 members of 10 + 5 tokens; a batch takes 6 members. Any cut of the depth-first order into
   // two batches cuts the second family.
