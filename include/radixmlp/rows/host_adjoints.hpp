@@ -12,10 +12,11 @@
 #include "radixmlp/executor.hpp"
 #include "radixmlp/index/duplicates.hpp"
 #include "radixmlp/index/prefix_index.hpp"
+#include "radixmlp/rows/host_row_ops.hpp"
 #include "radixmlp/rows/row_view.hpp"
 
 // What a backward pass needs, on the host. Shared rows are computed once, so their gradient is the sum over all rows
-// that they stand for; the sums run in one order, in double precision, and are the same in every run.
+// that they stand for, in one order and the same in every run.
 
 namespace radixmlp::inline v0::inline RADIXMLP_MODE {
 
@@ -27,27 +28,6 @@ void for_row_chunks(const Executor& executor, std::int64_t rows, F&& f) {
   constexpr std::int64_t chunk = 64;
   executor.parallel_for((rows + chunk - 1) / chunk,
                         [&](std::int64_t c) { f(c * chunk, std::min(rows, (c + 1) * chunk)); });
-}
-
-// target = sum of the listed source rows.
-template <class S, std::int64_t SourceWidth, class T, std::int64_t TargetWidth>
-void sum_rows(const RowView<S, SourceWidth>& source, std::span<const std::int32_t> rows,
-              const RowView<T, TargetWidth>& target, std::int64_t target_row) {
-  constexpr std::int64_t block = 64;  // columns whose sums stay in the first-level cache
-  for (std::int64_t c = 0; c < target.width(); c += block) {
-    const std::int64_t columns = std::min(block, target.width() - c);
-    double sums[block] = {};
-    for (const std::int32_t row : rows) {
-      const S* const from = source.row(row) + c;
-      for (std::int64_t x = 0; x < columns; ++x) {
-        sums[x] += static_cast<double>(from[x]);
-      }
-    }
-    T* const to = target.row(target_row) + c;
-    for (std::int64_t x = 0; x < columns; ++x) {
-      to[x] = static_cast<T>(sums[x]);
-    }
-  }
 }
 
 inline void check_values(const char* argument, std::size_t size, std::int64_t needed) {
@@ -81,25 +61,19 @@ void gather_rows_adjoint(const Executor& executor, const PrefixIndexView& index,
 }
 
 // Adjoint of scatter_rows, for every RowCopy{ragged gradient, compact gradient}: each compact row gets the sum over the
-// rows that copy it, padding rows zero. `copies_of` from duplicates(index, ...), or from inverse_of for another map (K
-// and V in compact_query: inverse_of(plan.key_slots, ...)). Throws InvalidRows before any row is written.
+// rows that copy it (`sum_duplicates`: float, Fp16, Bf16 or a type with a FloatFormatOf), padding rows zero.
+// `copies_of` from duplicates(index, ...), or from inverse_of for another map (K and V in compact_query:
+// inverse_of(plan.key_slots, ...)). Throws InvalidRows before any row is written.
 template <HostExecutor Executor, class... Sources, class... Targets>
 void scatter_rows_adjoint(const Executor& executor, const PrefixIndexView& index, const RowLists& copies_of,
                           const RowCopy<Sources, Targets>&... copies) {
   detail::check_values("copies_of.offsets", copies_of.offsets.size(), std::int64_t{index.compact_rows} + 1);
-  static_cast<void>(
-      detail::checked_bytes({static_cast<std::int64_t>(copies_of.values.size()), index.padded_rows}, copies...));
-  const auto move = [&](const auto& copy) {
-    detail::for_row_chunks(executor, index.padded_rows, [&](std::int64_t first, std::int64_t last) {
-      for (std::int64_t j = first; j < last; ++j) {
-        const bool is_row = j < index.compact_rows;
-        detail::sum_rows(copy.source,
-                         is_row ? copies_of.of(static_cast<std::int32_t>(j)) : std::span<const std::int32_t>(),
-                         copy.target, j);
-      }
-    });
-  };
-  (..., move(copies));
+  const auto tensors =
+      detail::checked_bytes({static_cast<std::int64_t>(copies_of.values.size()), index.padded_rows}, copies...);
+  (..., sum_duplicates(executor, copies_of, copies.source, copies.target));
+  for (const detail::ByteRows& rows : tensors) {
+    detail::zero_rows(rows, index.compact_rows, index.padded_rows);
+  }
 }
 
 // out[j] = sum over the ragged rows i that compact row j stands for of sequence_weights[sequence of i] *
