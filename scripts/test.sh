@@ -79,8 +79,9 @@ for step in "${steps[@]}"; do
       build asan asan all && run asan host -LE packaging || status=1
       ;;
     tsan)
-      # The workloads have no second thread, and take minutes here.
-      build tsan tsan all && run tsan host -LE packaging -E workloads || status=1
+      # The workloads have no second thread, and take minutes here; the Llama example has none but the BLAS's own, which a
+      # sanitizer cannot see through.
+      build tsan tsan all && run tsan host -LE packaging -E 'workloads|llama' || status=1
       ;;
     cuda)
       if ! have_nvcc; then

@@ -419,6 +419,8 @@ TEST_CASE("sum_duplicates of 65,536 rows") {
     return;
   const TestLists lists({3, 65536, 4097, 1});
   check_sums<float>(lists, 4, 0, 0, random_floats<float>(lists.values.size() * 4));
+  check_sums<HalfType>(lists, 1, 0, 0, random_floats<HalfType>(lists.values.size()));
+  check_sums<BrainType>(lists, 1, 0, 0, random_floats<BrainType>(lists.values.size()));
 }
 
 TEST_CASE("bug class 9: sums of 16-bit rows neither stall nor overflow on the way") {
