@@ -96,31 +96,31 @@ inline void prefetch_row(const std::byte* row, std::int64_t row_bytes) noexcept 
   }
 }
 
-// Target rows first .. last: short ones one by one, others in runs, which are stretches of the map that count up by
-// one. Rows in random order are fetched ahead, without which short ones take twice as long.
+// Target rows first .. last, in runs, which are stretches of the map that count up by one; short rows in runs only
+// where those are streamed, else one by one. What does not follow the row before it is fetched ahead, without which
+// short rows in random order take twice as long.
 inline void copy_mapped_rows(const ByteRows& rows, std::span<const std::int32_t> map, std::int64_t first,
                              std::int64_t last, bool streams) noexcept {
   constexpr std::int64_t ahead = 8;  // rows
   const std::int32_t* const source = map.data();
-  if (rows.row_bytes <= short_row && !streams) {
-    const ByteRows r = rows;
-    for (std::int64_t i = first; i < last; ++i) {
-      if (const std::int64_t next = i + ahead; next < last && source[next] != source[next - 1] + 1) {
-        prefetch_row(r.source + source[next] * r.source_stride, r.row_bytes);
-      }
-      copy_bytes(r.target + i * r.target_stride, r.source + source[i] * r.source_stride, r.row_bytes);
-    }
-    return;
-  }
+  const ByteRows r = rows;  // a copy: a compiler knows that writing rows does not change it
+  const std::int64_t shortest_run = r.row_bytes > short_row ? 1
+                                    : streams               ? (shortest_stream + r.row_bytes - 1) / r.row_bytes
+                                                            : last - first + 1;
   for (std::int64_t i = first; i < last;) {
-    if (i + ahead < last) {
-      prefetch_row(rows.source + source[i + ahead] * rows.source_stride, rows.row_bytes);
+    if (const std::int64_t next = i + ahead; next < last && source[next] != source[next - 1] + 1) {
+      prefetch_row(r.source + source[next] * r.source_stride, r.row_bytes);
+    }
+    if (const std::int64_t end = i + shortest_run - 1; end >= last || source[end] != source[i] + shortest_run - 1) {
+      copy_bytes(r.target + i * r.target_stride, r.source + source[i] * r.source_stride, r.row_bytes);
+      ++i;
+      continue;
     }
     std::int64_t count = 1;
     while (i + count < last && source[i + count] == source[i] + count) {
       ++count;
     }
-    copy_run(rows, i, source[i], count, streams);
+    copy_run(r, i, source[i], count, streams);
     i += count;
   }
 }
