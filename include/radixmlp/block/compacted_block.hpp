@@ -165,7 +165,7 @@ class CompactedBlock {
   }
 
   // out[s] = mean of the rows of sequence s, taken from `rows` (rows() of them) in double precision; zero for an empty
-  // sequence. [B] rows. Host only: index and rows in host memory.
+  // sequence. [B] rows. Index and rows in host memory.
   template <HostExecutor Executor, class U>
   void mean(const Executor& executor, const RowView<U>& rows, const RowView<std::remove_const_t<U>>& out) const {
     check(rows.rows() >= this->rows(), "rows.rows", rows.rows(), "must be at least", this->rows());
@@ -188,6 +188,15 @@ class CompactedBlock {
         }
       }
     });
+  }
+
+  // The same on a stream, for types with a FloatFormatOf: see `mean_rows` for the order of the sums. `workspace` is
+  // device memory of sum_workspace_floats(N, index.max_seqlen, width) floats.
+  template <class Where, class U>
+  requires(!HostExecutor<Where>) RADIXMLP_ALWAYS_INLINE
+      void mean(const Where& where, const RowView<U>& rows, const RowView<std::remove_const_t<U>>& out,
+                std::span<float> workspace) const {
+    mean_rows(where, index_, compacts_, rows, out, workspace);
   }
 
   // One layer, in place on `hidden`, which has rows() rows or more (from `select`, or embedded from compact tokens):
