@@ -39,6 +39,7 @@ run() {
   local name=$1 where=$2 status=0
   shift 2
   say "$name: test"
+  choose_openblas_kernels "build/$name/examples/radixmlp_demo"
   ctest --test-dir "build/$name" --output-on-failure --no-tests=error "$@" 2>&1 | tee "build/$name.test.log" || status=$?
   local ok skip bad
   ok=$(grep -cE '^ *[0-9]+/[0-9]+ Test +#.* Passed ' "build/$name.test.log" || true)
