@@ -94,7 +94,9 @@ __device__ __forceinline__ void multicast(const MulticastRows& launch, const Mul
   }
 }
 
-inline __global__ void __launch_bounds__(row_threads, 8) RADIXMLP_HIDDEN
+// A template, as all kernels are: units that include it and do not launch it have nothing to compile or to keep.
+template <int Threads>
+__global__ void __launch_bounds__(Threads, 8) RADIXMLP_HIDDEN
     multicast_rows_kernel(const __grid_constant__ MulticastRows launch) {
   const MulticastTensor& tensor = launch.tensors[blockIdx.y];
   switch (tensor.shape) {
@@ -156,8 +158,8 @@ __device__ __forceinline__ void copy_bytes_by_warp(const std::byte* source, std:
 
 // A warp takes a tile of target rows, finds the first run in it, and copies each run's part as one block where rows are
 // contiguous on both sides.
-inline __global__ void __launch_bounds__(row_threads, 8) RADIXMLP_HIDDEN
-    copy_runs_kernel(const __grid_constant__ RunRows launch) {
+template <int Threads>
+__global__ void __launch_bounds__(Threads, 8) RADIXMLP_HIDDEN copy_runs_kernel(const __grid_constant__ RunRows launch) {
   const ByteRows& rows = launch.tensors[blockIdx.y];
   const std::int64_t tile_rows = launch.tile_rows[blockIdx.y];
   const auto lane = static_cast<int>(threadIdx.x % 32);
