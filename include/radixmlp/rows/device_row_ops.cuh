@@ -17,7 +17,7 @@
 
 namespace radixmlp::inline v0::inline RADIXMLP_MODE {
 
-namespace detail {
+namespace detail::inline RADIXMLP_ARCHS {
 
 // Enough to fill any device several times over; kernels stride from there on.
 inline constexpr std::int64_t most_blocks = std::int64_t{1} << 20;
@@ -118,7 +118,7 @@ RADIXMLP_HIDDEN void launch_sums(cudaStream_t stream, SumRows launch, float* wor
   }
 }
 
-}  // namespace detail
+}  // namespace detail::inline RADIXMLP_ARCHS
 
 // On a stream, with runs and rows in device memory: copies every run, for every RowCopy{source, target}, in blocks of
 // up to 16 KiB that cross the borders of contiguous rows. One launch for up to 8 tensors; returns at once, allocates

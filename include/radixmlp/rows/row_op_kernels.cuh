@@ -27,7 +27,7 @@ struct FloatFormatOf<__nv_bfloat16> {
 
 }  // namespace radixmlp::inline v0
 
-namespace radixmlp::inline v0::inline RADIXMLP_MODE::detail {
+namespace radixmlp::inline v0::inline RADIXMLP_MODE::detail::inline RADIXMLP_ARCHS {
 
 // --- Multicast ---
 
@@ -305,4 +305,4 @@ __global__ void __launch_bounds__(row_threads) RADIXMLP_HIDDEN sum_rows_kernel(c
   }
 }
 
-}  // namespace radixmlp::inline v0::inline RADIXMLP_MODE::detail
+}  // namespace radixmlp::inline v0::inline RADIXMLP_MODE::detail::inline RADIXMLP_ARCHS
