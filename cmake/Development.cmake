@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: MIT
+#
 # What only this project's own tests, benchmarks and examples need. A consumer never gets here.
 
 include(CheckLanguage)

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: MIT
+#
 # Toolchain of the preset aarch64: Debian's cross compiler (g++-aarch64-linux-gnu), tests under qemu-user.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: MIT
+
 cmake_minimum_required(VERSION 3.24)
 
 # Code in the documents is code that is compiled and run. Behind a line `<!-- snippet: FILE NAME -->` a document quotes what

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: MIT
+#
 # cmake -DINCLUDE_DIR=<dir> -DSCRATCH_DIR=<dir> -P layers.cmake
 # What the headers may include and define (docs/design.md, "Layers"). Then the check is shown files that break each of
 # its rules, and must object.

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: MIT
+#
 # Compiles row_code.cu for ARCHS and reads what came of it: no warning; no kernel spills, has local memory or takes more than
 # 64 registers; those that copy load four vectors before they store the first, of 16 bytes (from sm_100 on: of 32).
 #   cmake -DNVCC=... -DSOURCE=row_code.cu -DINCLUDE=include -DWORK=dir [-DARCHS=75,80,86,89,90,100,120] -P check_row_code.cmake

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: MIT
+
 cmake_minimum_required(VERSION 3.24)
 
 # The functions that an object without AVX brings are free of it in the program too, whose linker may have taken them from

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: MIT
+
 cmake_minimum_required(VERSION 3.24)
 
 # No kernel, and nothing that launches one, is a symbol of both objects that the linker would merge.

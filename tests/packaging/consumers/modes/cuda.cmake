@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: MIT
+#
 # Two units compiled for other architectures: what launches kernels, and the kernels, are symbols of one of them only, so
 # that neither launches what the other was compiled for.
 
