@@ -105,10 +105,9 @@ int main() {
   std::vector<std::int32_t> plan_memory(radixmlp::attention_plan_entries(index));
   const radixmlp::AttentionPlan plan = radixmlp::attention_plan(index, plan_memory);
   // [/plan]
-  const bool right =
-      plan.queries == index.compact_rows && plan.queries == 7 && plan.keys == 14 &&
-      toy::equal(compacted(index, plan, AttentionLayout::ragged, FlashAttention()), expected) &&
-      toy::equal(compacted(index, plan, AttentionLayout::compact_query, FlashAttention()), expected) &&
-      toy::equal(compacted(index, plan, AttentionLayout::paged, FlashInfer(plan)), expected);
+  const bool right = plan.queries == index.compact_rows && plan.queries == 7 && plan.keys == 14 &&
+                     toy::equal(compacted(index, plan, AttentionLayout::ragged, FlashAttention()), expected) &&
+                     toy::equal(compacted(index, plan, AttentionLayout::compact_query, FlashAttention()), expected) &&
+                     toy::equal(compacted(index, plan, AttentionLayout::paged, FlashInfer(plan)), expected);
   return right ? 0 : 1;
 }

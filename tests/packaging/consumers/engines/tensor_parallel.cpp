@@ -71,9 +71,8 @@ int main() {
       return 1;
     }
     std::vector<std::int32_t> ids(static_cast<std::size_t>(index.padded_rows));
-    radixmlp::compact_tokens(
-        radixmlp::RaggedBatch<std::int32_t>{.tokens = toy::tokens, .cu_seqlens = toy::cu_seqlens}, index,
-        std::span(ids));
+    radixmlp::compact_tokens(radixmlp::RaggedBatch<std::int32_t>{.tokens = toy::tokens, .cu_seqlens = toy::cu_seqlens},
+                             index, std::span(ids));
     h = toy::embed(ids);
     attention.resize(h.size());
     half_layer(index, rank, h, attention);

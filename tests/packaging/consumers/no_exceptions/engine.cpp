@@ -36,10 +36,12 @@ int main(int argc, char**) {
   }
 
   if (with_hook) {
+    // [hook]
     radixmlp::set_error_hook([](const radixmlp::Error& error) {
       std::printf("hook: %s\n", error.what());
-      std::exit(error.index() == 2 ? 0 : 3);
+      std::exit(error.index() == 2 ? 0 : 3);  // or log, longjmp, ...: anything but return
     });
+    // [/hook]
   }
   static_cast<void>(trie.build(batch));
   return 4;  // the hook, or an abort, has ended the process

@@ -11,7 +11,15 @@
 #define TORCH_CHECK(condition, message) \
   if (!(condition)) throw std::runtime_error(message)
 
+#define TORCH_EXTENSION_NAME radixmlp_index
+#define PYBIND11_MODULE(name, module) [[maybe_unused]] static void register_module(torch::Module& module)
+
 namespace torch {
+
+struct Module {
+  template <class F>
+  void def(const char*, F*) {}
+};
 
 enum Dtype { kInt32, kInt64 };
 struct Device {
