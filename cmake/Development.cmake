@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: MIT
+#
 # What only this project's own tests, benchmarks and examples need. A consumer never gets here.
 
 include(CheckLanguage)
@@ -97,9 +99,9 @@ function(radixmlp_add_test)
     if(arg_DEVICE)
       add_dependencies(radixmlp_device "${program}")
     endif()
-    set(program "$<TARGET_FILE:${program}>")
+    set(program ${CMAKE_CROSSCOMPILING_EMULATOR} "$<TARGET_FILE:${program}>")
   endif()
-  list(PREPEND arg_COMMAND "${program}")
+  list(PREPEND arg_COMMAND ${program})
   if(arg_DEVICE AND RADIXMLP_PTXEMU_DIR)
     foreach(schedule IN ITEMS "1;0" "2;1" "3;3")
       list(GET schedule 0 seed)

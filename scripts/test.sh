@@ -74,7 +74,7 @@ for step in "${steps[@]}"; do
     clang)
       ensure_packages clang
       # Of the packaging tests, those whose outcome depends on the compiler: modes and misuse.
-      build clang host all -DCMAKE_CXX_COMPILER=clang++ && run clang host -E 'packaging[.](add|find|install|shared|no_ex|headers|layers)' || status=1
+      build clang host all -DCMAKE_CXX_COMPILER=clang++ && run clang host -E 'packaging[.](add|find|install|shared|no_ex|engines|headers|layers)' || status=1
       ;;
     asan)
       build asan asan all && run asan host -LE packaging || status=1

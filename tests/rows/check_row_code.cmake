@@ -1,16 +1,26 @@
-# Compiles row_code.cu for sm_80, sm_90 and sm_100 and reads what came of it: no kernel spills, has local memory or takes
-# more than 64 registers; those that copy load four vectors before they store the first, of 16 bytes (sm_100: of 32).
-#   cmake -DNVCC=... -DSOURCE=row_code.cu -DINCLUDE=include -DWORK=dir -P check_row_code.cmake
+# SPDX-License-Identifier: MIT
+#
+# Compiles row_code.cu for ARCHS and reads what came of it: no warning; no kernel spills, has local memory or takes more than
+# 64 registers; those that copy load four vectors before they store the first, of 16 bytes (from sm_100 on: of 32).
+#   cmake -DNVCC=... -DSOURCE=row_code.cu -DINCLUDE=include -DWORK=dir [-DARCHS=75,80,86,89,90,100,120] -P check_row_code.cmake
+cmake_minimum_required(VERSION 3.24)
+if(NOT ARCHS)
+  set(ARCHS 75,80,86,89,90,100,120)
+endif()
+string(REPLACE "," ";" ARCHS "${ARCHS}")
 
 file(REMOVE_RECURSE "${WORK}")
 file(MAKE_DIRECTORY "${WORK}")
-foreach(arch IN ITEMS 80 90 100)
+foreach(arch IN LISTS ARCHS)
   execute_process(
-    COMMAND "${NVCC}" -std=c++20 "-I${INCLUDE}" -cubin -arch=sm_${arch} -Xptxas -v --keep --keep-dir "${WORK}"
+    COMMAND "${NVCC}" -std=c++20 "-I${INCLUDE}" -cubin -arch=sm_${arch} -Xptxas -v -Xcompiler -Wall,-Wextra --keep --keep-dir "${WORK}"
             -o "${WORK}/${arch}.cubin" "${SOURCE}"
     OUTPUT_VARIABLE said ERROR_VARIABLE said RESULT_VARIABLE result)
   if(NOT result EQUAL 0)
     message(FATAL_ERROR "nvcc for sm_${arch}: ${result}\n${said}")
+  endif()
+  if(said MATCHES "[Ww]arning")
+    message(SEND_ERROR "nvcc for sm_${arch} warns:\n${said}")
   endif()
 
   # ptxas: three lines a kernel.
@@ -64,7 +74,7 @@ foreach(arch IN ITEMS 80 90 100)
     endif()
     if(kernel MATCHES "Lb1EEE")  # copy_mapped_rows_kernel of wide vectors
       set(wanted "v4.32")
-      if(arch EQUAL 100)
+      if(arch GREATER_EQUAL 100)
         set(wanted "v4.64")
       endif()
     else()

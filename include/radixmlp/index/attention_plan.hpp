@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <span>
 
 #include "radixmlp/index/duplicates.hpp"
@@ -88,14 +87,13 @@ struct AttentionPlan {
   [[nodiscard]] RADIXMLP_ALWAYS_INLINE AttentionPlan relocated(const std::int32_t* base, const PrefixIndexView& index,
                                                                const PrefixIndexView& moved) const noexcept {
     const auto move = [&](std::span<const std::int32_t> array) {
-      const auto* const first = reinterpret_cast<const std::byte*>(array.data());
-      const std::less<const std::byte*> before;
       if (array.empty()) {
         return array;
       }
-      if (!before(first, index.block.data()) && before(first, index.block.data() + index.block.size())) {
-        return std::span(reinterpret_cast<const std::int32_t*>(moved.block.data() + (first - index.block.data())),
-                         array.size());
+      const auto offset = reinterpret_cast<std::uintptr_t>(array.data()) -
+                          reinterpret_cast<std::uintptr_t>(index.block.data());  // beyond its size if not in the block
+      if (offset < index.block.size()) {
+        return std::span(reinterpret_cast<const std::int32_t*>(moved.block.data() + offset), array.size());
       }
       return std::span(base + (array.data() - block.data()), array.size());
     };

@@ -4,9 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <new>
 #include <span>
+#include <utility>
 
 #include "radixmlp/index/ragged_batch.hpp"
 
@@ -102,10 +102,21 @@ struct alignas(index_alignment) IndexChunk {
   std::byte bytes[index_alignment];
 };
 
-// Uninitialised memory that grows and never shrinks.
+// Uninitialised memory that grows and never shrinks. Owns it by hand: with std::unique_ptr comes all of <memory>, and
+// with it iostreams, into every file that includes this one.
 class IndexMemory {
  public:
-  [[nodiscard]] std::byte* data() noexcept { return reinterpret_cast<std::byte*>(chunks_.get()); }
+  IndexMemory() = default;
+  IndexMemory(IndexMemory&& other) noexcept
+      : chunks_(std::exchange(other.chunks_, nullptr)), chunks_count_(std::exchange(other.chunks_count_, 0)) {}
+  IndexMemory& operator=(IndexMemory&& other) noexcept {
+    std::swap(chunks_, other.chunks_);
+    std::swap(chunks_count_, other.chunks_count_);
+    return *this;
+  }
+  ~IndexMemory() { delete[] chunks_; }
+
+  [[nodiscard]] std::byte* data() noexcept { return reinterpret_cast<std::byte*>(chunks_); }
 
   [[nodiscard]] std::size_t bytes() const noexcept { return chunks_count_ * sizeof(IndexChunk); }
 
@@ -114,9 +125,9 @@ class IndexMemory {
     if (bytes > chunks_count_ * sizeof(IndexChunk)) {
       const std::size_t count = (bytes + sizeof(IndexChunk) - 1) / sizeof(IndexChunk);
       chunks_count_ = 0;
-      chunks_.reset();
-      chunks_.reset(new (std::nothrow) IndexChunk[count]);
-      if (!chunks_) {
+      delete[] chunks_;
+      chunks_ = new (std::nothrow) IndexChunk[count];
+      if (chunks_ == nullptr) {
         return false;
       }
       chunks_count_ = count;
@@ -125,7 +136,7 @@ class IndexMemory {
   }
 
  private:
-  std::unique_ptr<IndexChunk[]> chunks_;
+  IndexChunk* chunks_ = nullptr;
   std::size_t chunks_count_ = 0;
 };
 

@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -16,7 +17,7 @@
 
 namespace radixmlp::inline v0::inline RADIXMLP_MODE {
 
-namespace detail {
+namespace detail::inline RADIXMLP_ARCHS {
 
 // Enough to fill any device several times over; kernels stride from there on.
 inline constexpr std::int64_t most_blocks = std::int64_t{1} << 20;
@@ -31,7 +32,9 @@ RADIXMLP_HIDDEN inline void launch_kernel(const void* kernel, cudaStream_t strea
 }
 
 // Launches of up to tensors_per_launch tensors each; those without width are left out.
-RADIXMLP_HIDDEN inline void enqueue_runs(cudaStream_t stream, std::span<const ByteRows> tensors, const RowRuns& runs) {
+template <std::size_t Tensors>
+RADIXMLP_HIDDEN void enqueue_runs(cudaStream_t stream, const std::array<ByteRows, Tensors>& tensors,
+                                  const RowRuns& runs) {
   constexpr std::int64_t tile_bytes = 16 * 1024;
   check_device_rows(tensors);
   RunRows launch{};
@@ -50,14 +53,15 @@ RADIXMLP_HIDDEN inline void enqueue_runs(cudaStream_t stream, std::span<const By
       }
     }
     if (count > 0 && launch.run_count > 0 && launch.target_rows > 0) {
-      launch_kernel(reinterpret_cast<const void*>(&copy_runs_kernel), stream,
+      launch_kernel(reinterpret_cast<const void*>(&copy_runs_kernel<row_threads>), stream,
                     dim3(blocks_for(runs.target_rows, least_rows * row_warps), count), &launch);
     }
   }
 }
 
-RADIXMLP_HIDDEN inline void enqueue_multicast(cudaStream_t stream, std::span<const ByteRows> tensors,
-                                              const RowLists& lists) {
+template <std::size_t Tensors>
+RADIXMLP_HIDDEN void enqueue_multicast(cudaStream_t stream, const std::array<ByteRows, Tensors>& tensors,
+                                       const RowLists& lists) {
   check_device_rows(tensors);
   MulticastRows launch{};
   launch.offsets = lists.offsets.data();
@@ -82,7 +86,7 @@ RADIXMLP_HIDDEN inline void enqueue_multicast(cudaStream_t stream, std::span<con
       }
     }
     if (count > 0 && launch.value_count > 0) {
-      launch_kernel(reinterpret_cast<const void*>(&multicast_rows_kernel), stream,
+      launch_kernel(reinterpret_cast<const void*>(&multicast_rows_kernel<row_threads>), stream,
                     dim3(blocks_for(launch.units, row_threads / most_lanes), count), &launch);
     }
   }
@@ -131,7 +135,7 @@ RADIXMLP_HIDDEN void enqueue_sums(cudaStream_t stream, const ByteRows& rows, std
   }
 }
 
-}  // namespace detail
+}  // namespace detail::inline RADIXMLP_ARCHS
 
 // On a stream, with runs and rows in device memory: copies every run, for every RowCopy{source, target}, in blocks of
 // up to 16 KiB that cross the borders of contiguous rows. One launch for up to 8 tensors; returns at once, allocates

@@ -17,7 +17,7 @@
 
 namespace radixmlp::inline v0::inline RADIXMLP_MODE {
 
-namespace detail {
+namespace detail::inline RADIXMLP_ARCHS {
 
 // Largest vector, in bytes, that every row of a tensor starts and ends on a multiple of; up to 32, a sector.
 [[nodiscard]] inline int vector_bytes(const ByteRows& rows) noexcept {
@@ -133,7 +133,7 @@ RADIXMLP_HIDDEN void enqueue_mapped_rows(cudaStream_t stream, const std::array<B
   }
 }
 
-}  // namespace detail
+}  // namespace detail::inline RADIXMLP_ARCHS
 
 // On a stream, with map and rows in device memory: target[i] = source[map[i]], and zeros behind the mapped rows, for
 // every RowCopy{source, target}. One launch for up to 8 tensors of any widths and alignments; returns at once,

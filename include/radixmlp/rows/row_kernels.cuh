@@ -8,7 +8,7 @@
 #include "radixmlp/rows/row_map.hpp"
 #include "radixmlp/rows/row_view.hpp"
 
-namespace radixmlp::inline v0::inline RADIXMLP_MODE::detail {
+namespace radixmlp::inline v0::inline RADIXMLP_MODE::detail::inline RADIXMLP_ARCHS {
 
 inline constexpr int row_threads = 128;  // of a block
 inline constexpr int row_warps = row_threads / 32;
@@ -336,4 +336,4 @@ __global__ void __launch_bounds__(row_threads, 8) RADIXMLP_HIDDEN
   }
 }
 
-}  // namespace radixmlp::inline v0::inline RADIXMLP_MODE::detail
+}  // namespace radixmlp::inline v0::inline RADIXMLP_MODE::detail::inline RADIXMLP_ARCHS

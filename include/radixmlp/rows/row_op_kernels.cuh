@@ -27,7 +27,7 @@ struct FloatFormatOf<__nv_bfloat16> {
 
 }  // namespace radixmlp::inline v0
 
-namespace radixmlp::inline v0::inline RADIXMLP_MODE::detail {
+namespace radixmlp::inline v0::inline RADIXMLP_MODE::detail::inline RADIXMLP_ARCHS {
 
 // --- Multicast ---
 
@@ -94,7 +94,9 @@ __device__ __forceinline__ void multicast(const MulticastRows& launch, const Mul
   }
 }
 
-inline __global__ void __launch_bounds__(row_threads, 8) RADIXMLP_HIDDEN
+// A template, as all kernels are: units that include it and do not launch it have nothing to compile or to keep.
+template <int Threads>
+__global__ void __launch_bounds__(Threads, 8) RADIXMLP_HIDDEN
     multicast_rows_kernel(const __grid_constant__ MulticastRows launch) {
   const MulticastTensor& tensor = launch.tensors[blockIdx.y];
   switch (tensor.shape) {
@@ -156,8 +158,8 @@ __device__ __forceinline__ void copy_bytes_by_warp(const std::byte* source, std:
 
 // A warp takes a tile of target rows, finds the first run in it, and copies each run's part as one block where rows are
 // contiguous on both sides.
-inline __global__ void __launch_bounds__(row_threads, 8) RADIXMLP_HIDDEN
-    copy_runs_kernel(const __grid_constant__ RunRows launch) {
+template <int Threads>
+__global__ void __launch_bounds__(Threads, 8) RADIXMLP_HIDDEN copy_runs_kernel(const __grid_constant__ RunRows launch) {
   const ByteRows& rows = launch.tensors[blockIdx.y];
   const std::int64_t tile_rows = launch.tile_rows[blockIdx.y];
   const auto lane = static_cast<int>(threadIdx.x % 32);
@@ -307,4 +309,4 @@ __global__ void __launch_bounds__(row_threads) RADIXMLP_HIDDEN sum_rows_kernel(c
   }
 }
 
-}  // namespace radixmlp::inline v0::inline RADIXMLP_MODE::detail
+}  // namespace radixmlp::inline v0::inline RADIXMLP_MODE::detail::inline RADIXMLP_ARCHS
