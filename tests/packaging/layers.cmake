@@ -3,7 +3,9 @@
 # its rules, and must object.
 
 # Low to high. A header includes its own layer or lower ones; the first pattern that matches a path is its layer.
+# The C header stands alone.
 set(layers
+    "^radixmlp/c/radixmlp\\.h$"
     "^radixmlp/version\\.hpp$"
     "^radixmlp/config\\.hpp$"
     "^radixmlp/(executor|(cuda_)?error)\\.(hpp|cuh)$"
@@ -52,7 +54,7 @@ function(check_headers include_dir out)
         list(APPEND wrong "${header}: a .hpp includes ${included}, which needs CUDA")
       endif()
     endforeach()
-    if(NOT header MATCHES "^radixmlp/(config\\.hpp|radixmlp\\.hpp|cuda\\.cuh)$")
+    if(NOT header MATCHES "^radixmlp/(config\\.hpp|radixmlp\\.hpp|cuda\\.cuh|c/radixmlp\\.h)$")
       file(STRINGS "${include_dir}/${header}" conditionals REGEX "^[ \t]*#[ \t]*(if|elif)")
       foreach(line IN LISTS conditionals)
         list(APPEND wrong "${header}: '${line}' belongs in config.hpp")
