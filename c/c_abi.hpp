@@ -259,24 +259,26 @@ inline radixmlp_index to_c(const PrefixIndexView& view) noexcept {
   return index;
 }
 
-// An index whose maps all lie in its block, as those of a trie do.
+// An index whose maps all lie in its block, as those of a trie do. Empty maps lie at its start.
 inline PrefixIndexView index_in_block(const char* name, const radixmlp_index* from) {
-  const PrefixIndexView view = index_of(name, from, Needs::all);
+  PrefixIndexView view = index_of(name, from, Needs::all);
   const auto begin = reinterpret_cast<std::uintptr_t>(view.block.data());
-  const auto inside = [&](const char* map, std::span<const std::int32_t> entries) {
+  const auto place = [&](const char* map, std::span<const std::int32_t>& entries) {
     const auto at = reinterpret_cast<std::uintptr_t>(entries.data());
-    if (!entries.empty() &&
-        (at < begin || at - begin > view.block.size() || entries.size_bytes() > view.block.size() - (at - begin))) {
+    if (entries.empty()) {
+      entries = {reinterpret_cast<const std::int32_t*>(view.block.data()), 0};
+    } else if (at < begin || at - begin > view.block.size() ||
+               entries.size_bytes() > view.block.size() - (at - begin)) {
       refuse(map, static_cast<std::int64_t>(at), "must lie in the index's block, which starts at",
              static_cast<std::int64_t>(begin));
     }
   };
-  inside("gather", view.gather);
-  inside("scatter", view.scatter);
-  inside("compact_cu", view.compact_cu);
-  inside("ragged_cu", view.ragged_cu);
-  inside("parent", view.parent);
-  inside("last_rows", view.last_rows);
+  place("gather", view.gather);
+  place("scatter", view.scatter);
+  place("compact_cu", view.compact_cu);
+  place("ragged_cu", view.ragged_cu);
+  place("parent", view.parent);
+  place("last_rows", view.last_rows);
   return view;
 }
 

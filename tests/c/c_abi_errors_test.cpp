@@ -121,9 +121,7 @@ void check_as_library(const Batch& batch, std::int32_t pad_to = 1) {
     options.memory_bytes = into_memory ? sizeof memory : 0;
     auto index = sized<radixmlp_index>();
     index.compact_rows = 77;
-    const Call build = [&](radixmlp_status* status) {
-      return radixmlp_build(f.trie, &c, &options, &index, status);
-    };
+    const Call build = [&](radixmlp_status* status) { return radixmlp_build(f.trie, &c, &options, &index, status); };
     check_refused(build, RADIXMLP_INVALID_BATCH, expected.argument, expected.index, expected.value);
     radixmlp_status status;
     build(&status);
@@ -143,9 +141,9 @@ TEST_CASE("every rule of a batch is refused in the library's words") {
     check_as_library(batch);
   };
   with([](Batch& b) { b.cu_seqlens = {}; });
-  const std::vector<std::vector<std::int32_t>> wrong_cu{
-      {1, 3, 6}, {-2, 3, 6}, {0, 4, 2, 6}, {0, std::numeric_limits<std::int32_t>::min(), 6}, {0, 3, 5},
-      {0, 3, 2147483647}};
+  const std::vector<std::vector<std::int32_t>> wrong_cu{{1, 3, 6},    {-2, 3, 6},
+                                                        {0, 4, 2, 6}, {0, std::numeric_limits<std::int32_t>::min(), 6},
+                                                        {0, 3, 5},    {0, 3, 2147483647}};
   for (const auto& cu : wrong_cu) {
     with([&](Batch& b) { b.cu_seqlens = cu; });
   }
@@ -171,7 +169,7 @@ TEST_CASE("every rule of a batch is refused in the library's words") {
   with([&](Batch& b) { b.past_lengths = past; });
   with([&](Batch& b) { b.opt_out = one_byte; });
   const std::int64_t most = std::numeric_limits<std::int64_t>::max();
-  const std::vector<std::array<std::int64_t, 3>> wrong_strides{{4, 1, 6}, {3, 4, 1},  {0, 1, 6},
+  const std::vector<std::array<std::int64_t, 3>> wrong_strides{{4, 1, 6},  {3, 4, 1},  {0, 1, 6},
                                                                {1, -1, 0}, {2, 1, -3}, {3, most, 1}};
   for (const auto& [axes, token_stride, axis_stride] : wrong_strides) {
     with([&, axes = axes, token_stride = token_stride, axis_stride = axis_stride](Batch& b) {
@@ -200,7 +198,8 @@ TEST_CASE("memory of an index that is too small or misaligned") {
   check_invalid("memory", -3, build(memory, -3));
 
   auto moved = sized<radixmlp_index>();
-  check_invalid("base", 8, [&](auto* status) { return radixmlp_index_relocated(&f.index, memory + 8, &moved, status); });
+  check_invalid("base", 8,
+                [&](auto* status) { return radixmlp_index_relocated(&f.index, memory + 8, &moved, status); });
   check_invalid("base", 0, [&](auto* status) { return radixmlp_index_relocated(&f.index, nullptr, &moved, status); });
   radixmlp_index elsewhere = f.index;
   elsewhere.parent = f.memory.data();
@@ -237,8 +236,8 @@ TEST_CASE("arrays with null or misaligned pointers, negative counts and unknown 
   check_invalid("token_keys", 4, with([&](auto& b) { b.token_keys = {bytes + 4, 6, RADIXMLP_KEY128}; }));
   check_invalid("sequence_keys", 0, with([&](auto& b) { b.sequence_keys = {nullptr, 2, RADIXMLP_UINT64}; }));
   check_invalid("past_lengths", 3, with([&](auto& b) {
-    b.past_lengths = {reinterpret_cast<const std::int32_t*>(bytes + 3), 2};
-  }));
+                  b.past_lengths = {reinterpret_cast<const std::int32_t*>(bytes + 3), 2};
+                }));
   check_invalid("opt_out", -2, with([&](auto& b) { b.opt_out = {bytes, -2}; }));
   CHECK(index.gather == nullptr);
 }
@@ -247,9 +246,8 @@ TEST_CASE("structs: null, of an unknown size, with members that this library doe
   Fixture f;
   auto index = sized<radixmlp_index>();
   const auto build = [&](const radixmlp_batch* batch) -> Call {
-    return [&f, &index, batch](radixmlp_status* status) {
-      return radixmlp_build(f.trie, batch, nullptr, &index, status);
-    };
+    return
+        [&f, &index, batch](radixmlp_status* status) { return radixmlp_build(f.trie, batch, nullptr, &index, status); };
   };
   radixmlp_batch batch = f.batch;
   check_invalid("batch", 0, build(nullptr));
@@ -305,13 +303,17 @@ TEST_CASE("every call refuses null pointers, with and without a status") {
       {"entries", [&](auto* s) { return radixmlp_row_lists_entries(&f.index, nullptr, s); }},
       {"index", [&](auto* s) { return radixmlp_row_lists_entries(nullptr, &entries, s); }},
       {"lists", [&](auto* s) { return radixmlp_duplicates(&f.index, memory, 256, nullptr, s); }},
-      {"memory", [&](auto* s) {
+      {"memory",
+       [&](auto* s) {
          radixmlp_row_lists lists;
          return radixmlp_row_sequences(&f.index, nullptr, 256, &lists, s);
        }},
       {"out", [&](auto* s) { return radixmlp_multiplicities(&f.index, nullptr, 4, s); }},
       {"out", [&](auto* s) { return radixmlp_pooled_rows(&f.index, 0, 0, nullptr, 2, s); }},
-      {"rows", [&](auto* s) { return radixmlp_compact_rows_of(&f.index, {nullptr, 2}, memory, 2, s); }},
+      {"rows",
+       [&](auto* s) {
+         return radixmlp_compact_rows_of(&f.index, {nullptr, 2}, memory, 2, s);
+       }},
       {"stats", [&](auto* s) { return radixmlp_index_stats(&f.index, {}, nullptr, s); }},
       {"decision", [&](auto* s) { return radixmlp_decide(&f.index, 1, 0, 0, nullptr, s); }},
       {"keys", [](auto* s) { return radixmlp_sequence_keys_create(nullptr, s); }},
@@ -328,7 +330,8 @@ TEST_CASE("every call refuses null pointers, with and without a status") {
       {"mask", [&](auto* s) { return radixmlp_make_tree_mask(&f.index, memory, 256, nullptr, s); }},
       {"copies", [&](auto* s) { return radixmlp_gather_rows(&f.index, nullptr, 1, nullptr, s); }},
       {"index", [&](auto* s) { return radixmlp_scatter_rows(nullptr, nullptr, 0, nullptr, s); }},
-      {"copies", [&](auto* s) {
+      {"copies",
+       [&](auto* s) {
          const radixmlp_array six{tokens.data(), 6, RADIXMLP_INT32};
          return radixmlp_scatter_to_slots(&f.index, six, nullptr, 1, nullptr, s);
        }},
@@ -347,9 +350,8 @@ TEST_CASE("counts and choices outside what there is") {
   Fixture f;
   std::int64_t bytes = 0;
   const auto index_bytes = [&](std::int64_t rows, std::int64_t sequences, std::int32_t pad_to) -> Call {
-    return [&bytes, rows, sequences, pad_to](auto* s) {
-      return radixmlp_index_bytes(rows, sequences, pad_to, &bytes, s);
-    };
+    return
+        [&bytes, rows, sequences, pad_to](auto* s) { return radixmlp_index_bytes(rows, sequences, pad_to, &bytes, s); };
   };
   const std::int64_t too_many = std::int64_t{1} << 31;
   check_invalid("rows", -1, index_bytes(-1, 0, 1));
@@ -393,8 +395,11 @@ TEST_CASE("counts and choices outside what there is") {
   check_refused(refused_plan("query_tile", -1, [](auto& o) { o.query_tile = -1; }), RADIXMLP_INVALID_BATCH,
                 "query_tile", -1, -1);
   check_refused(refused_plan("window", -1, [](auto& o) { o.window = -1; }), RADIXMLP_INVALID_BATCH, "window", -1, -1);
-  check_refused(refused_plan("slots", 2, [](auto& o) { o.slots = {tokens.data(), 2}; }), RADIXMLP_INVALID_BATCH,
-                "slots", -1, 2);
+  check_refused(refused_plan("slots", 2,
+                             [](auto& o) {
+                               o.slots = {tokens.data(), 2};
+                             }),
+                RADIXMLP_INVALID_BATCH, "slots", -1, 2);
   auto plan = sized<radixmlp_plan>();
   check_refused([&](auto* s) { return radixmlp_make_plan(&f.index, nullptr, f.memory.data(), 3, &plan, s); },
                 RADIXMLP_INVALID_BATCH, "memory", -1, 3);
@@ -446,6 +451,17 @@ TEST_CASE("rows that do not fit are refused before any is written") {
   check_rows("stride", longest, with([&](auto& c) { c.source.stride = longest; }));
   check_rows("target.data", reinterpret_cast<std::intptr_t>(ragged.data()),
              with([&](auto& c) { c.target.data = ragged.data(); }));
+
+  // Addresses of rows beyond 64 bits.
+  const std::vector<std::int32_t> many(1 << 17), many_cu{0, 1 << 17};
+  const radixmlp_batch large = to_c(Batch{.tokens = many, .cu_seqlens = many_cu});
+  auto large_index = sized<radixmlp_index>();
+  REQUIRE(radixmlp_build(f.trie, &large, nullptr, &large_index, nullptr) == RADIXMLP_OK);
+  const std::int64_t far = std::int64_t{1} << 46;
+  const radixmlp_row_copy apart{{ragged.data(), 1 << 17, 4, far}, {compact.data(), 1 << 17, 4, far}};
+  check_refused([&](auto* s) { return radixmlp_gather_rows(&large_index, &apart, 1, nullptr, s); },
+                RADIXMLP_INVALID_ROWS, "stride", 0, far);
+  REQUIRE(radixmlp_build(f.trie, &f.batch, nullptr, &f.index, nullptr) == RADIXMLP_OK);
 
   std::vector<radixmlp_row_copy> nine(9, fits);
   check_invalid("count", 9, [&](auto* s) { return radixmlp_gather_rows(&f.index, nine.data(), 9, nullptr, s); });

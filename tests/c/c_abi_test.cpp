@@ -44,18 +44,19 @@ bool same(const std::int32_t* data, std::int64_t count, std::span<const std::int
 }
 
 // A call of the ABI that must succeed, with what its status says.
-#define CHECK_OK(call)                      \
-  do {                                      \
-    radixmlp_status status;                 \
-    const std::int32_t code = call;         \
-    CAPTURE(status.message);                \
-    CHECK(code == RADIXMLP_OK);             \
-    CHECK(status.code == RADIXMLP_OK);      \
+#define CHECK_OK(call)                           \
+  do {                                           \
+    radixmlp_status status;                      \
+    const std::int32_t code = call;              \
+    CAPTURE(status.message);                     \
+    CHECK(code == RADIXMLP_OK);                  \
+    CHECK(status.code == RADIXMLP_OK);           \
     CHECK(std::string(status.argument).empty()); \
   } while (false)
 
 bool same_lists(const radixmlp_row_lists& lists, const radixmlp::RowLists& expected) {
-  return same(lists.offsets, lists.rows + 1, expected.offsets) && same(lists.values, lists.value_count, expected.values);
+  return same(lists.offsets, lists.rows + 1, expected.offsets) &&
+         same(lists.values, lists.value_count, expected.values);
 }
 
 void check_lists(const radixmlp_index& index, const radixmlp::PrefixIndexView& view) {
@@ -236,7 +237,8 @@ void check_batch(radixmlp_trie* trie, BatchSpec spec, AxisOrder order, RandomBat
   const radixmlp::PrefixIndexView expected = reference.build(typed.batch(), {.pad_to = spec.pad_to});
 
   std::int64_t bytes = 0;
-  CHECK_OK(radixmlp_index_bytes(spec.rows(), static_cast<std::int64_t>(spec.sequences()), spec.pad_to, &bytes, &status));
+  CHECK_OK(
+      radixmlp_index_bytes(spec.rows(), static_cast<std::int64_t>(spec.sequences()), spec.pad_to, &bytes, &status));
   CHECK(bytes == static_cast<std::int64_t>(
                      radixmlp::index_bytes(spec.rows(), static_cast<std::int64_t>(spec.sequences()), spec.pad_to)));
   std::vector<radixmlp::detail::IndexChunk> memory(static_cast<std::size_t>(bytes) / 64);
@@ -394,7 +396,9 @@ TEST_CASE("rows move as the library moves them: several tensors, any width, stri
       tensor.width = static_cast<std::int64_t>(random.below(70));
       tensor.stride = tensor.width + static_cast<std::int64_t>(random.below(9));
       tensor.offset = static_cast<std::int64_t>(random.below(5));
-      const auto bytes = [&](std::int64_t rows) { return static_cast<std::size_t>(rows * tensor.stride + tensor.offset); };
+      const auto bytes = [&](std::int64_t rows) {
+        return static_cast<std::size_t>(rows * tensor.stride + tensor.offset);
+      };
       for (std::size_t i = 0; i < bytes(spec.rows()); ++i) {
         tensor.ragged.push_back(static_cast<std::uint8_t>(random.below(256)));
       }
@@ -415,9 +419,9 @@ TEST_CASE("rows move as the library moves them: several tensors, any width, stri
     };
     for (const Tensor& tensor : tensors) {
       for (std::int32_t j = 0; j < index.padded_rows; ++j) {
-        CHECK(row(tensor.compact, tensor, j) == (j < index.compact_rows ? row(tensor.ragged, tensor, index.gather[j])
-                                                                        : std::vector<std::uint8_t>(
-                                                                              static_cast<std::size_t>(tensor.width))));
+        CHECK(row(tensor.compact, tensor, j) ==
+              (j < index.compact_rows ? row(tensor.ragged, tensor, index.gather[j])
+                                      : std::vector<std::uint8_t>(static_cast<std::size_t>(tensor.width))));
       }
     }
     CHECK_OK(radixmlp_scatter_rows(&index, scatters.data(), count, where, &status));
@@ -434,9 +438,8 @@ TEST_CASE("rows move as the library moves them: several tensors, any width, stri
       slots[i] = random.below(4) == 0 ? -1 : static_cast<std::int64_t>(slots.size() - 1 - i);
     }
     const std::vector<std::int32_t> narrow(slots.begin(), slots.end());
-    const radixmlp_array c_slots =
-        round % 2 == 0 ? radixmlp_array{slots.data(), spec.rows(), RADIXMLP_INT64}
-                       : radixmlp_array{narrow.data(), spec.rows(), RADIXMLP_INT32};
+    const radixmlp_array c_slots = round % 2 == 0 ? radixmlp_array{slots.data(), spec.rows(), RADIXMLP_INT64}
+                                                  : radixmlp_array{narrow.data(), spec.rows(), RADIXMLP_INT32};
     for (Tensor& tensor : tensors) {
       std::fill(tensor.cache.begin(), tensor.cache.end(), std::uint8_t{0xdd});
     }
@@ -477,8 +480,8 @@ TEST_CASE("sums over duplicates have the library's bits in every format") {
       std::vector<T> ragged(static_cast<std::size_t>(index.ragged_rows * stride));
       for (T& value : ragged) {
         const auto number = static_cast<float>(random.below(2000)) / 64 - 15;
-        const std::uint16_t bits = format == RADIXMLP_FP16 ? radixmlp::detail::float_to_fp16(number)
-                                                           : radixmlp::detail::float_to_bf16(number);
+        const std::uint16_t bits =
+            format == RADIXMLP_FP16 ? radixmlp::detail::float_to_fp16(number) : radixmlp::detail::float_to_bf16(number);
         std::memcpy(&value, format == RADIXMLP_FP32 ? static_cast<const void*>(&number) : &bits, sizeof value);
       }
       std::vector<T> compact(static_cast<std::size_t>(index.compact_rows * stride)), expected(compact);

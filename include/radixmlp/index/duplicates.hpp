@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -96,7 +97,7 @@ template <class Value>
 // longer; entries behind N' are not touched. O(N), no allocation.
 inline void multiplicities(const PrefixIndexView& index, std::span<std::int32_t> out) {
   detail::check_entries("out", out.size(), static_cast<std::size_t>(index.compact_rows));
-  std::memset(out.data(), 0, static_cast<std::size_t>(index.compact_rows) * sizeof(std::int32_t));
+  std::fill_n(out.begin(), index.compact_rows, 0);
   for (const std::int32_t row : index.scatter) {
     ++out[static_cast<std::size_t>(row)];
   }
