@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -97,7 +96,9 @@ template <class Value>
 // longer; entries behind N' are not touched. O(N), no allocation.
 inline void multiplicities(const PrefixIndexView& index, std::span<std::int32_t> out) {
   detail::check_entries("out", out.size(), static_cast<std::size_t>(index.compact_rows));
-  std::fill_n(out.begin(), index.compact_rows, 0);
+  for (std::int32_t& count : out.first(static_cast<std::size_t>(index.compact_rows))) {
+    count = 0;
+  }
   for (const std::int32_t row : index.scatter) {
     ++out[static_cast<std::size_t>(row)];
   }

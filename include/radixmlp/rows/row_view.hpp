@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -170,7 +169,8 @@ template <class Source, class Target>
   if (longest > max_elements) {
     return fail("stride", longest, "must not exceed", max_elements);
   }
-  const std::int64_t rows = std::max<std::int64_t>({extents.source_rows, extents.target_rows, 1});
+  const std::int64_t most = extents.source_rows < extents.target_rows ? extents.target_rows : extents.source_rows;
+  const std::int64_t rows = most < 1 ? 1 : most;
   if (longest > max_bytes / element / rows) {
     return fail("stride", longest, "with so many rows must not exceed", max_bytes / element / rows);
   }
