@@ -148,10 +148,10 @@ void check_sums(const radixmlp_index& host, cudaStream_t stream, RandomBatches& 
     std::vector<std::uint8_t> values;
     for (std::int64_t i = 0; i < host.ragged_rows * elements; ++i) {
       const float number = static_cast<float>(random.below(900)) / 32 - 14;
-      const std::uint16_t half = format == RADIXMLP_FP16 ? radixmlp::detail::float_to_fp16(number)
-                                                         : radixmlp::detail::float_to_bf16(number);
-      const auto* const bytes = element == 4 ? reinterpret_cast<const std::uint8_t*>(&number)
-                                             : reinterpret_cast<const std::uint8_t*>(&half);
+      const std::uint16_t half =
+          format == RADIXMLP_FP16 ? radixmlp::detail::float_to_fp16(number) : radixmlp::detail::float_to_bf16(number);
+      const auto* const bytes =
+          element == 4 ? reinterpret_cast<const std::uint8_t*>(&number) : reinterpret_cast<const std::uint8_t*>(&half);
       values.insert(values.end(), bytes, bytes + element);
     }
     Bytes ragged(values);

@@ -11,10 +11,15 @@
 #include <vector>
 
 #include "c/c_batch.hpp"
-#include "radixmlp/radixmlp.hpp"
+#include "radixmlp/block/compaction_policy.hpp"
+#include "radixmlp/index/attention_plan.hpp"
+#include "radixmlp/index/compact_inputs.hpp"
+#include "radixmlp/index/duplicates.hpp"
+#include "radixmlp/index/index_stats.hpp"
+#include "radixmlp/index/pooled_rows.hpp"
+#include "radixmlp/rows/host_row_ops.hpp"
 #include "support/batch_spec.hpp"
 #include "support/catch.hpp"
-#include "support/host_backend.hpp"
 
 using namespace radixmlp_test;
 
@@ -26,7 +31,15 @@ struct CThreads {
   radixmlp_executor executor() {
     return {this, [](void* context, std::int64_t n, void (*task)(void*, std::int64_t), void* task_context) {
               ++static_cast<CThreads*>(context)->calls;
-              TwoThreads{}.parallel_for(n, [&](std::int64_t i) { task(task_context, i); });
+              std::thread odd([=] {
+                for (std::int64_t i = 1; i < n; i += 2) {
+                  task(task_context, i);
+                }
+              });
+              for (std::int64_t i = 0; i < n; i += 2) {
+                task(task_context, i);
+              }
+              odd.join();
             }};
   }
 };
@@ -233,8 +246,7 @@ void check_batch(radixmlp_trie* trie, BatchSpec spec, AxisOrder order, RandomBat
   }
   const TypedBatch<Token, Position, Key> typed(spec, order);
   const radixmlp_batch batch = to_c(typed.batch());
-  radixmlp::PrefixTrie reference;
-  const radixmlp::PrefixIndexView expected = reference.build(typed.batch(), {.pad_to = spec.pad_to});
+  const OracleIndex expected_index = oracle(spec);
 
   std::int64_t bytes = 0;
   CHECK_OK(
@@ -256,10 +268,9 @@ void check_batch(radixmlp_trie* trie, BatchSpec spec, AxisOrder order, RandomBat
       auto index = sized<radixmlp_index>();
       CHECK_OK(radixmlp_build(trie, &batch, &options, &index, &status));
       const radixmlp::PrefixIndexView view = from_c(index);
-      CHECK(difference(view, oracle(spec), spec) == "");
-      CHECK(index.ratio == expected.ratio());
-      CHECK(view.block.size() == expected.block.size());
-      CHECK(std::memcmp(view.gather.data(), expected.gather.data(), expected.gather.size_bytes()) == 0);
+      CHECK(difference(view, expected_index, spec) == "");
+      CHECK(index.ratio == view.ratio());
+      CHECK(index.block_bytes <= bytes);
       CHECK((view.block.data() == static_cast<const void*>(memory.data())) == (into_memory && !memory.empty()));
     }
   }
@@ -269,6 +280,7 @@ void check_batch(radixmlp_trie* trie, BatchSpec spec, AxisOrder order, RandomBat
   auto options = sized<radixmlp_build_options>();
   options.pad_to = spec.pad_to;
   CHECK_OK(radixmlp_build(trie, &batch, &options, &index, &status));
+  const radixmlp::PrefixIndexView expected = from_c(index);  // for the library's own calls
   const auto padded = static_cast<std::size_t>(index.padded_rows);
   const std::size_t axes = std::max<std::size_t>(spec.positions.size(), 1);
   std::vector<Token> tokens(padded + 1), expected_tokens(padded + 1);

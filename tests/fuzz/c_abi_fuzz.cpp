@@ -122,10 +122,10 @@ std::int32_t check(const char* call, std::int32_t code, const radixmlp_status& s
 }
 
 // The radixmlp_status of a call is its last argument.
-#define CALL(function, ...)                                           \
-  [&] {                                                               \
-    radixmlp_status status;                                           \
-    std::memset(&status, 0x55, sizeof status);                        \
+#define CALL(function, ...)                                          \
+  [&] {                                                              \
+    radixmlp_status status;                                          \
+    std::memset(&status, 0x55, sizeof status);                       \
     return check(#function, function(__VA_ARGS__, &status), status); \
   }()
 
@@ -183,7 +183,8 @@ radixmlp_batch read_batch(Bytes& bytes) {
 // What every index must be, whatever the batch.
 bool sound(const radixmlp_index& index) {
   if (index.compact_rows > index.ragged_rows || index.padded_rows < index.compact_rows ||
-      index.compact_cu[index.sequences] != index.compact_rows || index.ragged_cu[index.sequences] != index.ragged_rows) {
+      index.compact_cu[index.sequences] != index.compact_rows ||
+      index.ragged_cu[index.sequences] != index.ragged_rows) {
     return false;
   }
   for (std::int32_t j = 0; j < index.compact_rows; ++j) {
@@ -215,7 +216,8 @@ void use_index(Bytes& bytes, const radixmlp_batch& batch, const radixmlp_index& 
        bytes.next() % 4 - 1, &decision);
   radixmlp_tree_mask mask{};
   CALL(radixmlp_make_tree_mask, &index, memory, room, &mask);
-  CALL(radixmlp_inverse_of, int32s(bytes, rows), static_cast<std::int32_t>(bytes.number() % 4096), memory, room, &lists);
+  CALL(radixmlp_inverse_of, int32s(bytes, rows), static_cast<std::int32_t>(bytes.number() % 4096), memory, room,
+       &lists);
 
   // Plans: every option, with caches that fit or do not.
   radixmlp_plan_options options{};
@@ -260,9 +262,10 @@ void use_index(Bytes& bytes, const radixmlp_batch& batch, const radixmlp_index& 
     view.width = bytes.one_in(16) ? bytes.number() : width;
     view.stride = bytes.one_in(16) ? bytes.number() : view.width + bytes.next() % 3;
     // As large as the shape says, or absent: counts that lie, lie below what is there.
-    const bool huge = view.rows < 0 || view.rows > 4096 || view.width < 0 || view.width > 64 || view.stride < 0 ||
-                      view.stride > 80;
-    view.data = huge || bytes.one_in(16) ? nullptr : bytes.memory(static_cast<std::size_t>(view.rows * view.stride + view.width));
+    const bool huge =
+        view.rows < 0 || view.rows > 4096 || view.width < 0 || view.width > 64 || view.stride < 0 || view.stride > 80;
+    view.data = huge || bytes.one_in(16) ? nullptr
+                                         : bytes.memory(static_cast<std::size_t>(view.rows * view.stride + view.width));
     return view;
   };
   for (radixmlp_row_copy& copy : copies) {
@@ -338,9 +341,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     CALL(radixmlp_row_lists_entries, &broken, &entries);
     broken = index;
     const std::int32_t** const maps[] = {&broken.gather, &broken.scatter, &broken.compact_cu, &broken.ragged_cu};
-    *maps[bytes.next() % 4] = bytes.one_in(2) ? nullptr
-                                              : reinterpret_cast<const std::int32_t*>(
-                                                    reinterpret_cast<const std::uint8_t*>(index.gather) + 2);
+    *maps[bytes.next() % 4] =
+        bytes.one_in(2)
+            ? nullptr
+            : reinterpret_cast<const std::int32_t*>(reinterpret_cast<const std::uint8_t*>(index.gather) + 2);
     radixmlp_index moved{};
     set_size(bytes, moved);
     CALL(radixmlp_index_relocated, &broken, memory, &moved);
