@@ -267,8 +267,7 @@ inline PrefixIndexView index_in_block(const char* name, const radixmlp_index* fr
     const auto at = reinterpret_cast<std::uintptr_t>(entries.data());
     if (entries.empty()) {
       entries = {reinterpret_cast<const std::int32_t*>(view.block.data()), 0};
-    } else if (at < begin || at - begin > view.block.size() ||
-               entries.size_bytes() > view.block.size() - (at - begin)) {
+    } else if (at - begin > view.block.size() || entries.size_bytes() > view.block.size() - (at - begin)) {
       refuse(map, static_cast<std::int64_t>(at), "must lie in the index's block, which starts at",
              static_cast<std::int64_t>(begin));
     }

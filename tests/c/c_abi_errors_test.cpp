@@ -36,21 +36,27 @@ void* allocate_or_throw(std::size_t bytes, std::size_t alignment) {
 
 }  // namespace
 
-// For this program: memory ends where a test says so. Not inlined, or g++ sees free() called on what a new-expression
-// returned.
-[[gnu::noinline]] void* operator new(std::size_t bytes) { return allocate_or_throw(bytes, 16); }
-[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment) {
-  return allocate_or_throw(bytes, static_cast<std::size_t>(alignment));
-}
-[[gnu::noinline]] void* operator new[](std::size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
-  return allocate(bytes, static_cast<std::size_t>(alignment));
-}
-[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete[](void* p, std::align_val_t) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete[](void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
+// For this program: memory ends where a test says so. All forms of both, or a sanitizer's own would meet these; not
+// inlined, or g++ sees free() called on what a new-expression returned.
+#define RADIXMLP_TEST_ALLOCATED(NAME)                                                                             \
+  [[gnu::noinline]] void* NAME(std::size_t bytes) { return allocate_or_throw(bytes, 16); }                        \
+  [[gnu::noinline]] void* NAME(std::size_t bytes, std::align_val_t alignment) {                                   \
+    return allocate_or_throw(bytes, static_cast<std::size_t>(alignment));                                         \
+  }                                                                                                               \
+  [[gnu::noinline]] void* NAME(std::size_t bytes, const std::nothrow_t&) noexcept { return allocate(bytes, 16); } \
+  [[gnu::noinline]] void* NAME(std::size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {   \
+    return allocate(bytes, static_cast<std::size_t>(alignment));                                                  \
+  }
+RADIXMLP_TEST_ALLOCATED(operator new)
+RADIXMLP_TEST_ALLOCATED(operator new[])
+
+#define RADIXMLP_TEST_FREED(NAME)                                                   \
+  [[gnu::noinline]] void NAME(void* p) noexcept { std::free(p); }                   \
+  [[gnu::noinline]] void NAME(void* p, std::size_t) noexcept { std::free(p); }      \
+  [[gnu::noinline]] void NAME(void* p, std::align_val_t) noexcept { std::free(p); } \
+  [[gnu::noinline]] void NAME(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
+RADIXMLP_TEST_FREED(operator delete)
+RADIXMLP_TEST_FREED(operator delete[])
 
 namespace {
 
@@ -201,10 +207,14 @@ TEST_CASE("memory of an index that is too small or misaligned") {
   check_invalid("base", 8,
                 [&](auto* status) { return radixmlp_index_relocated(&f.index, memory + 8, &moved, status); });
   check_invalid("base", 0, [&](auto* status) { return radixmlp_index_relocated(&f.index, nullptr, &moved, status); });
-  radixmlp_index elsewhere = f.index;
-  elsewhere.parent = f.memory.data();
-  check_invalid("parent", reinterpret_cast<std::intptr_t>(f.memory.data()),
-                [&](auto* status) { return radixmlp_index_relocated(&elsewhere, memory, &moved, status); });
+  const auto block = reinterpret_cast<std::uintptr_t>(f.index.block);
+  for (const std::uintptr_t at :
+       {block - 4, block + 4096, block + static_cast<std::uintptr_t>(f.index.block_bytes) - 4}) {
+    radixmlp_index elsewhere = f.index;
+    elsewhere.parent = reinterpret_cast<const std::int32_t*>(at);
+    check_invalid("parent", static_cast<std::int64_t>(at),
+                  [&](auto* status) { return radixmlp_index_relocated(&elsewhere, memory, &moved, status); });
+  }
   CHECK(moved.gather == nullptr);
 }
 
