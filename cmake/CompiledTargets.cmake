@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: MIT
+#
 # What targets of ours that are compiled need, the C ABI and the development targets alike.
 
 include(CheckLanguage)

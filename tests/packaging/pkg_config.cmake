@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: MIT
+#
 # A C99 and a C++20 program that find the installed library with pkg-config alone. The prefix has moved since it was
 # installed.
 #   cmake -DPREFIX=... -DSOURCE=... -DWORK=... -DCC=... -DCXX=... -P pkg_config.cmake

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: MIT
+#
 # The object exports what the header declares, without the calls on a stream, and nothing else.
 execute_process(COMMAND "${NM}" -D --defined-only "${OBJECT}" OUTPUT_VARIABLE exported COMMAND_ERROR_IS_FATAL ANY)
 string(REGEX REPLACE "[0-9a-f]+ [A-Za-z] ([^\n]+)\n" "\\1;" exported "${exported}")
