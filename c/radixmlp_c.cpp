@@ -271,7 +271,10 @@ const char* radixmlp_version(void) {
 // --- Index ---
 
 std::int32_t radixmlp_trie_create(radixmlp_trie** trie, radixmlp_status* status) {
-  return guarded(status, [&] { *required("trie", trie) = new radixmlp_trie; });
+  return guarded(status, [&] {
+    required("trie", trie);  // before anything is there to lose
+    *trie = new radixmlp_trie;
+  });
 }
 
 void radixmlp_trie_destroy(radixmlp_trie* trie) { delete trie; }
@@ -445,7 +448,10 @@ std::int32_t radixmlp_decide(const radixmlp_index* index, double max_ratio, std:
 // --- Keys of sequences ---
 
 std::int32_t radixmlp_sequence_keys_create(radixmlp_sequence_keys** keys, radixmlp_status* status) {
-  return guarded(status, [&] { *required("keys", keys) = new radixmlp_sequence_keys; });
+  return guarded(status, [&] {
+    required("keys", keys);
+    *keys = new radixmlp_sequence_keys;
+  });
 }
 
 void radixmlp_sequence_keys_destroy(radixmlp_sequence_keys* keys) { delete keys; }
