@@ -172,8 +172,8 @@ TEST_CASE("every rule of a batch is refused in the library's words") {
   with([&](Batch& b) { b.past_lengths = past; });
   with([&](Batch& b) { b.opt_out = one_byte; });
   const std::int64_t most = std::numeric_limits<std::int64_t>::max();
-  const std::vector<std::array<std::int64_t, 3>> wrong_strides{{4, 1, 6},  {3, 4, 1},  {0, 1, 6},
-                                                               {1, -1, 0}, {2, 1, -3}, {3, most, 1}};
+  const std::vector<std::array<std::int64_t, 3>> wrong_strides{
+      {4, 1, 6}, {3, 4, 1}, {0, 1, 6}, {1, -1, 0}, {2, 1, -3}, {19, 0, 0}, {2147483647, 0, 0}, {3, most, 1}};
   for (const auto& [axes, token_stride, axis_stride] : wrong_strides) {
     with([&, axes = axes, token_stride = token_stride, axis_stride = axis_stride](Batch& b) {
       b.positions = {eighteen, static_cast<std::int32_t>(axes), token_stride, axis_stride};
