@@ -5,7 +5,9 @@
 # its rules, and must object.
 
 # Low to high. A header includes its own layer or lower ones; the first pattern that matches a path is its layer.
+# The C header stands alone.
 set(layers
+    "^radixmlp/c/radixmlp\\.h$"
     "^radixmlp/version\\.hpp$"
     "^radixmlp/config\\.hpp$"
     "^radixmlp/(executor(_openmp)?|(cuda_)?error)\\.(hpp|cuh)$"
@@ -58,7 +60,7 @@ function(check_headers include_dir out)
     if(text MATCHES "__global__|cudaLaunchKernel" AND NOT text MATCHES "inline RADIXMLP_ARCHS {")
       list(APPEND wrong "${header}: kernels and their launches belong into RADIXMLP_ARCHS")
     endif()
-    if(NOT header MATCHES "^radixmlp/(config\\.hpp|radixmlp\\.hpp|cuda\\.cuh)$")
+    if(NOT header MATCHES "^radixmlp/(config\\.hpp|radixmlp\\.hpp|cuda\\.cuh|c/radixmlp\\.h)$")
       file(STRINGS "${include_dir}/${header}" conditionals REGEX "^[ \t]*#[ \t]*(if|elif)")
       foreach(line IN LISTS conditionals)
         list(APPEND wrong "${header}: '${line}' belongs in config.hpp")

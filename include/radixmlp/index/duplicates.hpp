@@ -96,7 +96,9 @@ template <class Value>
 // longer; entries behind N' are not touched. O(N), no allocation.
 inline void multiplicities(const PrefixIndexView& index, std::span<std::int32_t> out) {
   detail::check_entries("out", out.size(), static_cast<std::size_t>(index.compact_rows));
-  std::memset(out.data(), 0, static_cast<std::size_t>(index.compact_rows) * sizeof(std::int32_t));
+  for (std::int32_t& count : out.first(static_cast<std::size_t>(index.compact_rows))) {
+    count = 0;
+  }
   for (const std::int32_t row : index.scatter) {
     ++out[static_cast<std::size_t>(row)];
   }

@@ -145,6 +145,10 @@ namespace detail {
   if (positions.axes() < 1) {
     return invalid_batch("positions.axes", -1, positions.axes(), "must be at least", 1);
   }
+  if (static_cast<std::size_t>(positions.axes()) > positions.size()) {  // whatever the strides: work goes by axes
+    return invalid_batch("positions.axes", -1, positions.axes(), "must not exceed the size of positions,",
+                         static_cast<std::int64_t>(positions.size()));
+  }
   if (positions.token_stride() < 0) {
     return invalid_batch("positions.token_stride", -1, positions.token_stride(), "must not be negative");
   }

@@ -138,7 +138,7 @@ inline void copy_new_rows(const ByteRows& rows, const PrefixIndexView& index, st
 }
 
 inline void zero_rows(const ByteRows& rows, std::int64_t first, std::int64_t last) noexcept {
-  for (std::int64_t i = first; i < last; ++i) {
+  for (std::int64_t i = first; i < last && rows.row_bytes > 0; ++i) {  // rows without width may be nowhere
     std::memset(rows.target + i * rows.target_stride, 0, static_cast<std::size_t>(rows.row_bytes));
   }
 }
