@@ -34,7 +34,7 @@ for file in "$@"; do
     cells+=$(printf ' %.2f (%.2f) |' "$measured" "$predicted")
     errors+=$(awk "BEGIN { printf \"%.1f\\n\", 100 * ($predicted / $measured - 1) }")$'\n'
   done
-  worst=$(printf '%s' "$errors" | sort -g | awk 'NR == 1 { low = $1 } { high = $1 } END { print -low > high ? low : high }')
+  worst=$(printf '%s' "$errors" | sort -g | awk 'NR == 1 { low = $1 } { high = $1 } END { print (-low > high ? low : high) }')
   printf '| %s | %d | %.3f |%s %+.1f%% |\n' "$(basename "$file" .jsonl)" "$(number tokens "$scratch/predicted.json")" \
     "$(number gamma "$scratch/predicted.json")" "$cells" "$worst"
 done

@@ -115,7 +115,7 @@ std::int64_t tick_step(double range, int most) {
 }
 
 std::string label_of(const SharedPrefix& prefix) {
-  return grouped(prefix.tokens) + " tokens \u00d7 " + grouped(prefix.requests);
+  return grouped(prefix.tokens) + (prefix.tokens == 1 ? " token" : " tokens") + " \u00d7 " + grouped(prefix.requests);
 }
 
 // Of 13 px letters, on the wide side.
@@ -452,7 +452,7 @@ std::vector<std::string> wrapped(const std::string& text, std::size_t width) {
 std::string svg_picture(const Analysis& analysis, const AnalysisOptions& options, const std::string& source) {
   std::vector<std::string> verdicts;
   for (const ByBudget& b : analysis.budgets) {
-    if (verdicts.size() < 6) {
+    if (verdicts.size() < 12) {
       const std::vector<std::string> lines = wrapped(verdict(analysis, b), 160);
       verdicts.insert(verdicts.end(), lines.begin(), lines.end());
     }
@@ -472,9 +472,10 @@ std::string svg_picture(const Analysis& analysis, const AnalysisOptions& options
                                 " tokens; the trie drawn is the first)")
                                    .c_str()
                              : "");
-  print(out,
-        "<text x=\"80\" y=\"80\">A request is a column as deep as it is long. Blue boxes are tokens that requests "
-        "share, computed once instead of once a request.</text>\n");
+  out +=
+      "<text x=\"80\" y=\"80\">A column is a request, as deep as it is long. Blue: tokens that requests share, "
+      "computed "
+      "once for all of them (lightest where too narrow for a box).</text>\n";
   if (!analysis.picture.requests.empty()) {
     out += Icicles(analysis).draw();
   }

@@ -153,7 +153,8 @@ void check_picture(const std::string& svg, const Json& result) {
   }
   int number = 0;
   for (const Json& prefix : result["prefixes"]) {
-    const std::string text = grouped(prefix["tokens"]) + " tokens \u00d7 " + grouped(prefix["requests"]);
+    const std::string text = grouped(prefix["tokens"]) + (prefix["tokens"] == 1 ? " token" : " tokens") + " \u00d7 " +
+                             grouped(prefix["requests"]);
     ++number;
     CHECK(contains(svg, std::string(">") + text + " requests</text>"));  // in the table
     CHECK(contains(svg, std::string(">") + grouped(prefix["rows_saved"]) + "</text>"));
