@@ -7,12 +7,13 @@
 #
 #   benchmarks/predictions.sh BUILD FILE.jsonl...     BUILD: build/host, say
 #   TOKENS=n    of each file, default 8192
+#   REPEAT=n    rounds, of which medians are taken; default 3
 set -euo pipefail
 build=$1 tokens=${TOKENS:-8192}
 shift
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-demo=("$build/examples/radixmlp_demo" --threads 1 --cpu-time --max-ratio 1)
+demo=("$build/examples/radixmlp_demo" --threads 1 --cpu-time --max-ratio 1 --repeat "${REPEAT:-3}")
 
 number() { sed -n "s/^ *\"$1\": *\([-0-9.e+]*\).*/\1/p" "$2" | head -1; }
 

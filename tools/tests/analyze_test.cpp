@@ -346,8 +346,8 @@ TEST_CASE("presets have the models' dimensions, and repeat what was published") 
   for (const auto& [name, published] : {std::pair{"qwen3-0.6b", 394 / 144.0}, std::pair{"qwen3-4b", 1656 / 400.0},
                                         std::pair{"qwen3-8b", 2866 / 576.0}}) {
     CAPTURE(name);
-    const auto model =
-        std::find_if(models.begin(), models.end(), [&](const Json& m) { return m["model"] == std::string(name); });
+    const auto model = std::find_if(models.begin(), models.end(),
+                                    [wanted = std::string(name)](const Json& m) { return m["model"] == wanted; });
     REQUIRE(model != models.end());
     CHECK(std::abs((*model)["arrival"]["ragged"].get<double>() / published - 1) < 0.2);
     CHECK((*model)["arrival"]["compact_query"] > (*model)["arrival"]["ragged"]);
@@ -371,6 +371,11 @@ TEST_CASE("the picture of a small trie") {
   CHECK(contains(svg, "d=\"M80.0 134.0H80.0V324.0H352.5V419.0H897.5V134.0H1170.0V134.0z\""));  // shared 2 3 3 0
 
   CHECK(contains(analyze("--svg /nowhere/x.svg " + path).errors, "/nowhere/x.svg: cannot write"));
+}
+
+TEST_CASE("the picture in the documents is of what the program says now") {
+  check_picture(contents(RADIXMLP_SOURCE_DIR "/docs/analyze.svg"),
+                result_of("--budget 1024,4096,16384 " RADIXMLP_SAMPLE));
 }
 
 TEST_CASE("pictures of windows, of many budgets and of nothing shared") {
