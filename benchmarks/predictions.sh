@@ -8,8 +8,11 @@
 #   benchmarks/predictions.sh BUILD FILE.jsonl...     BUILD: build/host, say
 #   TOKENS=n    of each file, default 8192
 #   REPEAT=n    rounds, of which medians are taken; default 3
+#   RATES=...   of an earlier run, instead of measuring them
+#   LAYOUTS=... attention layouts, default "ragged compact_query paged"
 set -euo pipefail
 build=$1 tokens=${TOKENS:-8192}
+read -ra layouts <<<"${LAYOUTS:-ragged compact_query paged}"
 shift
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -17,18 +20,18 @@ demo=("$build/examples/radixmlp_demo" --threads 1 --cpu-time --max-ratio 1 --rep
 
 number() { sed -n "s/^ *\"$1\": *\([-0-9.e+]*\).*/\1/p" "$2" | head -1; }
 
-rates=$("${demo[@]}" --calibrate 2>"$scratch/log")
+rates=${RATES:-$("${demo[@]}" --calibrate 2>"$scratch/log")}
 echo "rates: $rates"
 echo
-echo "| workload | N | gamma | \`ragged\` | \`compact_query\` | \`paged\` | largest error |"
-echo "|---|--:|--:|--:|--:|--:|--:|"
+echo "| workload | N | gamma |$(printf ' `%s` |' "${layouts[@]}") largest error |"
+echo "|---|--:|--:|$(printf -- '--:|%.0s' "${layouts[@]}")--:|"
 for file in "$@"; do
   # A request has a comma between tokens and one or two more.
   awk -v most="$tokens" '{ n += gsub(/,/, ","); if (n > most) exit; print }' "$file" >"$scratch/part.jsonl"
   "$build/tools/radixmlp-analyze" --json --budget "$tokens" --model qwen3-0.6b --rates "$rates" "$scratch/part.jsonl" >"$scratch/predicted.json"
   cells=
   errors=
-  for layout in ragged compact_query paged; do
+  for layout in "${layouts[@]}"; do
     "${demo[@]}" --layout "$layout" --json "$scratch/measured.json" "$scratch/part.jsonl" >/dev/null 2>>"$scratch/log"
     measured=$(number speedup "$scratch/measured.json")
     predicted=$(number "$layout" "$scratch/predicted.json")
