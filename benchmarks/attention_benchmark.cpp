@@ -80,14 +80,6 @@ class LayerBenchmark {
   LayerBenchmark(const example::ModelConfig& config, int threads, std::int64_t longest)
       : config_(config), pool_(threads), engine_(config, pool_, longest), weights_(config, 0) {}
 
-  [[nodiscard]] double row_flops() const {
-    const auto widths = config_.widths();
-    const std::int64_t weights = config_.hidden * (widths.qkv() + widths.out + 3 * config_.intermediate);
-    return 2.0 * static_cast<double>(weights);
-  }
-  [[nodiscard]] double pair_flops() const {
-    return 2.0 * static_cast<double>(config_.widths().q + config_.widths().out);
-  }
   [[nodiscard]] const example::ModelConfig& config() const { return config_; }
 
   // Medians over some rounds; the ways take turns.
@@ -211,8 +203,9 @@ bool report(LayerBenchmark& benchmark, const Batch& batch, int rounds) {
   const auto pairs = static_cast<double>(stats.attention_pairs);
   const auto compact_pairs = static_cast<double>(stats.compact_attention_pairs);
   const double f = times[0].rows / times[0].all;
-  const double row_rate = benchmark.row_flops() * stats.ragged_rows / times[0].rows;
-  const double pair_rate = benchmark.pair_flops() * pairs / times[0].attention;
+  const radixmlp::LayerShape shape = benchmark.config().layer_shape();
+  const double row_rate = shape.row_flops * stats.ragged_rows / times[0].rows;
+  const double pair_rate = shape.pair_flops * pairs / times[0].attention;
   std::printf("N = %d, N' = %d: %.2f times fewer rows, %.2f times fewer pairs; medians of %d\n", stats.ragged_rows,
               stats.compact_rows, 1 / stats.ratio, pairs / compact_pairs, rounds);
   std::printf("uncompacted: position-wise share f = %.3f; GEMMs %.1f GFLOP/s, attention %.1f (%.0f%%)\n", f,

@@ -246,6 +246,9 @@ int run(const DemoOptions& options, double tolerance) {
 int main(int argc, char** argv) {
   try {
     const DemoOptions options = parse_options(argc, argv, 10);
+    if (options.calibrate || options.cpu_time || options.layout != radixmlp::AttentionLayout::ragged) {
+      throw std::invalid_argument("--calibrate, --cpu-time and --layout are for the CPU engine (radixmlp_demo)");
+    }
     if (!has_gpu()) {
       std::printf("skipped: no GPU\n");
       return 77;

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <ctime>
 #include <exception>
 #include <span>
 #include <stdexcept>
@@ -22,24 +23,39 @@
 namespace {
 
 using namespace example;
+using radixmlp::AttentionLayout;
 using radixmlp::RowView;
 using Block = radixmlp::CompactedBlock<float>;
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+bool uses_cpu_time = false;
+
+double seconds_now() {
+  return uses_cpu_time ? static_cast<double>(std::clock()) / CLOCKS_PER_SEC
+                       : std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 // What one way of computing a batch keeps in memory.
 class Activations {
  public:
-  Activations(const ModelConfig& config, const radixmlp::PrefixIndexView& index, radixmlp::CompactionPolicy policy)
-      : rows_(policy.compacts(index) ? index.padded_rows : index.ragged_rows),
+  Activations(const ModelConfig& config, const radixmlp::PrefixIndexView& index,
+              const radixmlp::CompactionDecision& decision, const radixmlp::AttentionPlan& plan)
+      : rows_(decision.compacts ? index.padded_rows : index.ragged_rows),
         hidden_(size(rows_ * config.hidden)),
-        workspace_(Block::workspace_bytes(config.widths(), index, policy) / sizeof(Chunk)) {
-    if (policy.compacts(index)) {
+        workspace_(workspace_bytes(config, index, decision, plan) / sizeof(Chunk)) {
+    if (decision.compacts) {
       tokens_.resize(size(rows_));
       positions_.resize(size(rows_));
     }
+  }
+
+  // The block's workspace, which at the end has to hold the hidden states of all N rows.
+  [[nodiscard]] static std::size_t workspace_bytes(const ModelConfig& config, const radixmlp::PrefixIndexView& index,
+                                                   const radixmlp::CompactionDecision& decision,
+                                                   const radixmlp::AttentionPlan& plan) {
+    const std::size_t all_rows = size(index.ragged_rows * config.hidden) * sizeof(float);
+    const std::size_t bytes =
+        std::max(Block::workspace_bytes(config.widths(), index, decision, plan), decision.compacts ? all_rows : 0);
+    return (bytes + sizeof(Chunk) - 1) / sizeof(Chunk) * sizeof(Chunk);
   }
 
   [[nodiscard]] std::size_t bytes() const noexcept {
@@ -75,13 +91,17 @@ class Demo {
 
   [[nodiscard]] BatchResult run(const TokenBatch& batch, const DemoOptions& options) {
     const radixmlp::PrefixIndexView index = trie_.build(batch.ragged());
-    const radixmlp::CompactionPolicy never{.max_ratio = 0};
-    const radixmlp::CompactionPolicy policy{.max_ratio = options.max_ratio};
-    check_memory(index, policy);
-    Activations ragged(config_, index, never);
-    Activations compact(config_, index, policy);
+    const radixmlp::CompactionDecision never = radixmlp::CompactionPolicy{.max_ratio = 0}.decide(index);
+    const radixmlp::CompactionDecision decision =
+        radixmlp::CompactionPolicy{.max_ratio = options.max_ratio}.decide(index, options.layout);
+    plan_memory_.resize(radixmlp::attention_plan_entries(index));
+    const radixmlp::AttentionPlan plan = radixmlp::attention_plan(index, plan_memory_);
+    check_memory(index, Activations::workspace_bytes(config_, index, never, plan) +
+                            Activations::workspace_bytes(config_, index, decision, plan));
+    Activations ragged(config_, index, never, plan);
+    Activations compact(config_, index, decision, plan);
     const Block block_without(index, config_.widths(), ragged.workspace(), never);
-    const Block block_with(index, config_.widths(), compact.workspace(), policy);
+    const Block block_with(index, config_.widths(), compact.workspace(), decision, plan);
     std::fprintf(stderr, "batch of %d sequences, N = %d, N' = %d, activations %.1f GB and %.1f GB\n", index.sequences(),
                  index.ragged_rows, index.compact_rows, 1e-9 * static_cast<double>(ragged.bytes()),
                  1e-9 * static_cast<double>(compact.bytes()));
@@ -96,6 +116,10 @@ class Demo {
     result.ragged_rows = index.ragged_rows;
     result.compact_rows = index.compact_rows;
     result.compacts = block_with.compacts();
+    const radixmlp::IndexStats stats = radixmlp::index_stats(index);
+    result.attention_pairs = stats.attention_pairs;
+    result.computed_pairs = block_with.layout() == radixmlp::AttentionLayout::ragged ? stats.attention_pairs
+                                                                                     : stats.compact_attention_pairs;
     result.index_seconds = measure_index_build(batch);
     result.without.activation_bytes = ragged.bytes() + engine_.scratch_bytes();
     result.with.activation_bytes = compact.bytes() + engine_.scratch_bytes();
@@ -105,10 +129,9 @@ class Demo {
 
  private:
   // A batch that does not fit ends with advice, not with the system's out-of-memory killer.
-  void check_memory(const radixmlp::PrefixIndexView& index, radixmlp::CompactionPolicy policy) const {
+  void check_memory(const radixmlp::PrefixIndexView& index, std::size_t workspaces) const {
     const std::size_t hidden = static_cast<std::size_t>(index.ragged_rows * config_.hidden) * sizeof(float);
-    const std::size_t needed = 2 * hidden + Block::workspace_bytes(config_.widths(), index, {.max_ratio = 0}) +
-                               Block::workspace_bytes(config_.widths(), index, policy);
+    const std::size_t needed = 2 * hidden + workspaces;
     const auto present =
         static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGE_SIZE));
     if (needed > present) {
@@ -120,7 +143,7 @@ class Demo {
 
   // Token ids in, the hidden states of all N rows out, in `output`.
   PassTime forward(const Block& block, const TokenBatch& batch, Activations& memory, std::span<const float>& output) {
-    const auto start = std::chrono::steady_clock::now();
+    const double start = seconds_now();
     PassTime time;
 
     const auto rows = static_cast<std::int64_t>(batch.tokens.size());
@@ -130,25 +153,35 @@ class Demo {
     const RowView<const std::int32_t> positions = block.select(pool_, all_positions, memory.positions());
     const RowView<float> hidden = memory.hidden(config_.hidden);
     engine_.embed(tokens, hidden);
+    const auto timed = [](double& seconds, auto&& f) {
+      const double f_start = seconds_now();
+      f();
+      seconds += seconds_now() - f_start;
+    };
+    double layers = 0;
     for (const LayerWeights& layer : layers_) {
-      block.forward(
-          pool_, hidden,
-          [&](const auto& x, const auto& q, const auto& k, const auto& v) {
-            engine_.pre_attention(layer, positions, x, q, k, v);
-          },
-          [&](const radixmlp::AttentionCall<float>& call) {
-            const auto attention_start = std::chrono::steady_clock::now();
-            engine_.attention(call);
-            time.attention += seconds_since(attention_start);
-          },
-          [&](const auto& attention_out, const auto& x) { engine_.post_attention(layer, attention_out, x); });
+      timed(layers, [&] {
+        block.forward(
+            pool_, hidden,
+            [&](const auto& x, const auto& q, const auto& k, const auto& v) {
+              timed(time.rows, [&] { engine_.pre_attention(layer, positions, x, q, k, v); });
+            },
+            radixmlp::serving<AttentionLayout::ragged, AttentionLayout::compact_query, AttentionLayout::paged>(
+                [&](const radixmlp::AttentionCall<float>& call) {
+                  timed(time.attention, [&] { engine_.attention(call); });
+                }),
+            [&](const auto& attention_out, const auto& x) {
+              timed(time.rows, [&] { engine_.post_attention(layer, attention_out, x); });
+            });
+      });
     }
+    time.moves = layers - time.rows - time.attention;
     // After the last layer the workspace is free, so the rows of all tokens go there.
     const RowView<float> storage(reinterpret_cast<float*>(memory.workspace().data()), rows, config_.hidden);
     const RowView<float> expanded = block.expand(pool_, hidden, storage);
     output = {expanded.data(), static_cast<std::size_t>(rows * config_.hidden)};
 
-    time.total = seconds_since(start);
+    time.total = seconds_now() - start;
     return time;
   }
 
@@ -157,24 +190,60 @@ class Demo {
   CpuEngine engine_;
   std::vector<LayerWeights> layers_;
   radixmlp::PrefixTrie trie_;
+  std::vector<std::int32_t> plan_memory_;
 };
+
+// Prints the rates of this engine on this machine, measured on a batch of its own, as `radixmlp-analyze --rates` takes
+// them.
+int calibrate(Demo& demo, const ModelConfig& config, DemoOptions options) {
+  TokenBatch batch;
+  for (std::int32_t s = 0; s < 8; ++s) {  // 384 shared tokens and 128 of its own
+    std::vector<std::int32_t> request(512);
+    for (std::int32_t i = 0; i < 512; ++i) {
+      request[static_cast<std::size_t>(i)] = i < 384 ? i : 384 + 128 * s + i;
+    }
+    batch.append(request);
+  }
+  options.max_ratio = 1;
+  options.layout = AttentionLayout::ragged;
+  const BatchResult ragged = demo.run(batch, options);
+  options.layout = AttentionLayout::paged;
+  const BatchResult paged = demo.run(batch, options);
+
+  const radixmlp::LayerShape shape = config.layer_shape();
+  const radixmlp::AttentionWidths widths = config.widths();
+  const auto layers = static_cast<double>(options.layers);
+  const auto rate = [&](double per_layer, double seconds) { return layers * per_layer / seconds; };
+  const auto moved = static_cast<double>(ragged.ragged_rows * widths.qkv() + ragged.compact_rows * widths.out);
+  std::printf("gemm=%.4g,attention=%.4g,paged=%.4g,copy=%.4g,bytes=%zu\n",
+              rate(shape.row_flops * static_cast<double>(ragged.ragged_rows), ragged.without.time.rows),
+              rate(shape.pair_flops * static_cast<double>(ragged.attention_pairs), ragged.without.time.attention),
+              rate(shape.pair_flops * static_cast<double>(paged.computed_pairs), paged.with.time.attention),
+              rate(moved * sizeof(float), ragged.with.time.moves), sizeof(float));
+  return 0;
+}
 
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
     const DemoOptions options = parse_options(argc, argv, 3);
+    uses_cpu_time = options.cpu_time;
     const ModelConfig& config = find_preset(options.preset);
-    const std::vector<TokenBatch> batches = read_token_file(options.file, options.batch_tokens);
+    const std::vector<TokenBatch> batches =
+        options.calibrate ? std::vector<TokenBatch>{} : read_token_file(options.file, options.batch_tokens);
     const auto cores = static_cast<std::int64_t>(std::thread::hardware_concurrency());
     const ThreadPool pool(static_cast<int>(std::max<std::int64_t>(options.threads > 0 ? options.threads : cores, 1)));
-    std::int32_t longest = 0;
+    std::int32_t longest = 512;
     for (const TokenBatch& batch : batches) {
       longest = std::max(longest, *std::ranges::max_element(batch.positions) + 1);
     }
     std::fprintf(stderr, "making random weights: %lld layer%s of %s\n", static_cast<long long>(options.layers),
                  options.layers == 1 ? "" : "s", options.preset.c_str());
     Demo demo(config, options.layers, pool, longest);
+    if (options.calibrate) {
+      return calibrate(demo, config, options);
+    }
     std::vector<BatchResult> results;
     for (const TokenBatch& batch : batches) {
       results.push_back(demo.run(batch, options));

@@ -32,6 +32,7 @@ deps_have() {
     libbenchmark-dev) deps_have_header benchmark/benchmark.h ;;
     libopenblas-dev) deps_have_library openblas || deps_have_header mkl.h ;;  # cblas.h alone may be the reference BLAS's
     nlohmann-json3-dev) deps_have_header nlohmann/json.hpp ;;
+    zlib1g-dev) deps_have_header zlib.h && deps_have_library z ;;
     python3-venv) python3 -c 'import ensurepip, venv' 2>/dev/null ;;
     *) command -v "$1" >/dev/null ;;
   esac

@@ -63,7 +63,7 @@ if [[ $# -eq 0 ]]; then
   fi
 fi
 
-ensure_packages g++ make cmake ninja-build catch2 libbenchmark-dev libopenblas-dev nlohmann-json3-dev
+ensure_packages g++ make cmake ninja-build catch2 libbenchmark-dev libopenblas-dev nlohmann-json3-dev zlib1g-dev
 mkdir -p build
 status=0
 for step in "${steps[@]}"; do

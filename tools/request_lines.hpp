@@ -21,9 +21,14 @@ namespace detail {
 
 using Json = nlohmann::json;
 
+// For messages and names; what is nested may be too deep to print.
+inline std::string shown(const Json& value) {
+  return value.is_structured() ? std::string("an ") + value.type_name() : value.dump();
+}
+
 inline std::int64_t integer(const Json& value, const std::string& what, std::int64_t most) {
   if (!value.is_number_unsigned() || value.get<std::uint64_t>() > static_cast<std::uint64_t>(most)) {
-    throw std::invalid_argument(what + " = " + value.dump().substr(0, 40) + " is not an integer from 0 to " +
+    throw std::invalid_argument(what + " = " + shown(value).substr(0, 40) + " is not an integer from 0 to " +
                                 std::to_string(most));
   }
   return value.get<std::int64_t>();
@@ -37,6 +42,16 @@ inline const Json& array(const Json& line, const char* name) {
   return values;
 }
 
+// At most 64 bytes of UTF-8.
+inline std::string cut(std::string text) {
+  std::size_t bytes = std::min<std::size_t>(text.size(), 64);
+  while (bytes < text.size() && bytes > 0 && (static_cast<unsigned char>(text[bytes]) & 0xc0U) == 0x80) {
+    --bytes;  // inside of a character
+  }
+  text.resize(bytes);
+  return text;
+}
+
 inline std::uint64_t splitmix64(std::uint64_t x) {
   x += 0x9e3779b97f4a7c15;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
@@ -48,7 +63,7 @@ inline std::uint64_t splitmix64(std::uint64_t x) {
 
 // A request from a line of JSON: an object with "tokens": [ids], or with "blocks": [ids] and "len": tokens, where equal
 // blocks stand for `block_tokens` equal tokens each and the last may be cut short; such tokens are made up from the
-// block's id. "id" names it. Throws std::invalid_argument that says what is wrong.
+// block's id. "id" names it, with its first 64 bytes. Throws std::invalid_argument that says what is wrong.
 inline NamedRequest parse_request_line(const std::string& text, std::int64_t block_tokens) {
   using detail::Json;
   constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
@@ -64,7 +79,7 @@ inline NamedRequest parse_request_line(const std::string& text, std::int64_t blo
   }
   NamedRequest request;
   if (const auto id = line.find("id"); id != line.end()) {
-    request.id = id->is_string() ? id->get<std::string>() : id->dump();
+    request.id = detail::cut(id->is_string() ? id->get<std::string>() : detail::shown(*id));
   }
   if (line.contains("tokens")) {
     for (const Json& token : detail::array(line, "tokens")) {

@@ -21,12 +21,15 @@ constexpr const char* usage = R"(usage: %s [FILE.jsonl] [options]
 Runs decoder layers of a Qwen3 model (random weights) on a file of token ids, {"id":"...","tokens":[...]} a line, with
 and without compaction, and compares time and results. Without FILE: the sample in examples/data.
 
-  --preset NAME       tiny, qwen3-0.6b, qwen3-4b or qwen3-8b (default qwen3-0.6b)
+  --preset NAME       dimensions: tiny, qwen3-0.6b, -1.7b, -4b or -8b, llama3-8b or -70b (default qwen3-0.6b)
   --layers N          decoder layers (default 1)
   --repeat N          measured rounds, of which medians are shown (default %lld)
   --max-ratio R       policy: compact a batch if N'/N is at most R; 0 = never, 1 = always (default %g)
   --batch-tokens N    split the file, in order, into batches of at most N tokens (default: one batch)
   --threads N         threads of the CPU engine (default: one a core)
+  --layout NAME       attention of the CPU engine: ragged, compact_query or paged (default ragged)
+  --cpu-time          CPU engine: seconds of processor time, all threads together, where others use the machine too
+  --calibrate         only print the CPU engine's rates on this machine, for radixmlp-analyze --rates
   --precision P       on a GPU: fp16 or fp32 (default fp16)
   --json FILE         write the result as JSON, too
 )";
@@ -42,6 +45,16 @@ T parse_number(std::string_view option, std::string_view text, T least) {
   return value;
 }
 
+radixmlp::AttentionLayout parse_layout(std::string_view text) {
+  using enum radixmlp::AttentionLayout;
+  for (const radixmlp::AttentionLayout layout : {ragged, compact_query, paged}) {
+    if (text == radixmlp::name(layout)) {
+      return layout;
+    }
+  }
+  throw std::invalid_argument("--layout takes ragged, compact_query or paged, not \"" + std::string(text) + '"');
+}
+
 double median(std::vector<double> values) {
   std::ranges::sort(values);
   const std::size_t n = values.size();
@@ -49,12 +62,14 @@ double median(std::vector<double> values) {
 }
 
 PassTime median(const std::vector<PassTime>& times) {
-  std::vector<double> totals, attentions;
-  for (const PassTime& time : times) {
-    totals.push_back(time.total);
-    attentions.push_back(time.attention);
-  }
-  return {median(totals), median(attentions)};
+  const auto of = [&](double PassTime::*part) {
+    std::vector<double> values;
+    for (const PassTime& time : times) {
+      values.push_back(time.*part);
+    }
+    return median(values);
+  };
+  return {of(&PassTime::total), of(&PassTime::attention), of(&PassTime::rows), of(&PassTime::moves)};
 }
 
 void add(PassResult& sum, const PassResult& batch) {
@@ -74,6 +89,10 @@ DemoOptions parse_options(int argc, char** argv, std::int64_t repeat) {
     if (option == "--help" || option == "-h") {
       std::printf(usage, argv[0], static_cast<long long>(options.repeat), options.max_ratio);
       std::exit(0);
+    }
+    if (option == "--calibrate" || option == "--cpu-time") {
+      (option == "--calibrate" ? options.calibrate : options.cpu_time) = true;
+      continue;
     }
     if (!option.starts_with("-")) {
       if (has_file) {
@@ -101,6 +120,8 @@ DemoOptions parse_options(int argc, char** argv, std::int64_t repeat) {
       options.threads = parse_number<std::int64_t>(option, value, 0);
     } else if (option == "--precision" && (value == "fp16" || value == "fp32")) {
       options.precision = value;
+    } else if (option == "--layout") {
+      options.layout = parse_layout(value);
     } else if (option == "--json") {
       options.json = value;
     } else {
@@ -169,6 +190,8 @@ int report(const DemoOptions& options, const std::string& device, const std::vec
     seconds_with += batch.without.time.total / batch.speedup;
     sum.max_difference = std::max(sum.max_difference, batch.max_difference);
     sum.max_value = std::max(sum.max_value, batch.max_value);
+    sum.attention_pairs += batch.attention_pairs;
+    sum.computed_pairs += batch.computed_pairs;
     computed_rows += batch.compacts ? batch.compact_rows : batch.ragged_rows;
     compacted_batches += batch.compacts;
   }
@@ -176,7 +199,11 @@ int report(const DemoOptions& options, const std::string& device, const std::vec
   const double gamma = static_cast<double>(sum.compact_rows) / rows;
   const double speedup = sum.without.time.total / seconds_with;
   const double position_wise = 1 - sum.without.time.attention / sum.without.time.total;
-  const double predicted = 1 / ((1 - position_wise) + position_wise * static_cast<double>(computed_rows) / rows);
+  const double pairs_left = sum.attention_pairs == 0
+                                ? 1.0
+                                : static_cast<double>(sum.computed_pairs) / static_cast<double>(sum.attention_pairs);
+  const double predicted =
+      1 / ((1 - position_wise) * pairs_left + position_wise * static_cast<double>(computed_rows) / rows);
   const double relative = sum.max_difference / sum.max_value;
   const bool equal = relative <= tolerance;  // false for NaN
   const auto megabytes = [](std::size_t bytes) { return static_cast<double>(bytes) / 1e6; };
@@ -187,16 +214,18 @@ int report(const DemoOptions& options, const std::string& device, const std::vec
               device.c_str());
   std::printf("N  = %lld rows\nN' = %lld rows\ngamma = N'/N = %.4f\n", static_cast<long long>(sum.ragged_rows),
               static_cast<long long>(sum.compact_rows), gamma);
-  std::printf("compacted: %lld of %zu batches (policy: N'/N at most %g)\n\n", static_cast<long long>(compacted_batches),
-              batches.size(), options.max_ratio);
+  std::printf("compacted: %lld of %zu batches (policy: N'/N at most %g), attention %s\n\n",
+              static_cast<long long>(compacted_batches), batches.size(), options.max_ratio,
+              radixmlp::name(options.layout));
   std::printf("                             without        with compaction\n");
   std::printf("time                   %11.4f s    %11.4f s\n", sum.without.time.total, sum.with.time.total);
   std::printf("  of it attention      %11.4f s    %11.4f s\n", sum.without.time.attention, sum.with.time.attention);
   std::printf("activation memory      %11.1f MB   %11.1f MB\n\n", megabytes(sum.without.activation_bytes),
               megabytes(sum.with.activation_bytes));
   std::printf("speed-up             %.3f (median over rounds)\n", speedup);
-  std::printf("  predicted          %.3f = 1 / ((1 - f) + f * gamma), position-wise share of time f = %.3f\n",
+  std::printf("  predicted          %.3f = 1 / ((1 - f) p + f gamma), position-wise share of time f = %.3f,\n",
               predicted, position_wise);
+  std::printf("                     share of query-key pairs left p = %.3f\n", pairs_left);
   std::printf("  of the prediction  %.1f %%\n", 100 * speedup / predicted);
   std::printf("index build          %.3f ms (median of ten, memory reused)\n", 1e3 * sum.index_seconds);
   std::printf("largest difference   %.3g, %.3g of the largest value: %s (limit %g)\n", sum.max_difference, relative,
@@ -210,6 +239,7 @@ int report(const DemoOptions& options, const std::string& device, const std::vec
         {"layers", options.layers},
         {"repeat", options.repeat},
         {"max_ratio", options.max_ratio},
+        {"layout", radixmlp::name(options.layout)},
         {"batches", batches.size()},
         {"compacted_batches", compacted_batches},
         {"sequences", sum.sequences},
@@ -222,6 +252,7 @@ int report(const DemoOptions& options, const std::string& device, const std::vec
         {"attention_seconds_with", sum.with.time.attention},
         {"speedup", speedup},
         {"position_wise_share", position_wise},
+        {"attention_pairs_left", pairs_left},
         {"predicted_speedup", predicted},
         {"speedup_over_predicted", speedup / predicted},
         {"activation_bytes_without", sum.without.activation_bytes},

@@ -23,6 +23,9 @@ struct DemoOptions {
   std::int64_t repeat = 0;
   std::int64_t threads = 0;       // of the CPU engine; 0 = as many as there are cores
   std::int64_t batch_tokens = 0;  // 0 = the whole file is one batch
+  radixmlp::AttentionLayout layout = radixmlp::AttentionLayout::ragged;  // of the CPU engine
+  bool cpu_time = false;                                                 // the CPU engine: count processor time
+  bool calibrate = false;                                                // the CPU engine: print rates, read no file
   double max_ratio = radixmlp::CompactionPolicy{}.max_ratio;
 };
 
@@ -33,6 +36,8 @@ struct DemoOptions {
 struct PassTime {
   double total = 0;
   double attention = 0;  // of it, in the engine's attention
+  double rows = 0;       // in norms, projections and MLP (measured on the CPU)
+  double moves = 0;      // in the layers, but in neither (on the CPU)
 };
 
 // A batch computed one way.
@@ -43,9 +48,11 @@ struct PassResult {
 
 struct BatchResult {
   std::int64_t sequences = 0;
-  std::int64_t ragged_rows = 0;   // N
-  std::int64_t compact_rows = 0;  // N'
-  bool compacts = false;          // the policy's decision
+  std::int64_t ragged_rows = 0;      // N
+  std::int64_t compact_rows = 0;     // N'
+  std::int64_t attention_pairs = 0;  // of queries and keys, without compaction
+  std::int64_t computed_pairs = 0;   // with compaction
+  bool compacts = false;             // the policy's decision
   double index_seconds = 0;
   PassResult without, with;
   double speedup = 1;  // median over rounds of the ratio within a round, which a machine that slows down leaves alone

@@ -14,7 +14,7 @@
 
 namespace example {
 
-// Dimensions of a Qwen3 decoder layer.
+// Dimensions of a decoder with grouped-query attention and a gated MLP.
 struct ModelConfig {
   std::string_view name;
   std::int64_t hidden;
@@ -22,6 +22,7 @@ struct ModelConfig {
   std::int64_t kv_heads;
   std::int64_t head_dim;
   std::int64_t intermediate;
+  std::int64_t layers = 1;  // of the whole model
 
   static constexpr float rms_epsilon = 1e-6F;
   static constexpr double rope_theta = 1e6;
@@ -29,13 +30,24 @@ struct ModelConfig {
   [[nodiscard]] constexpr radixmlp::AttentionWidths widths() const noexcept {
     return {.q = q_heads * head_dim, .k = kv_heads * head_dim, .v = kv_heads * head_dim, .out = q_heads * head_dim};
   }
+
+  // What the cost model wants to know of a layer.
+  [[nodiscard]] constexpr radixmlp::LayerShape layer_shape() const noexcept {
+    const std::int64_t weights = hidden * (widths().qkv() + widths().out + 3 * intermediate);
+    return {.row_flops = 2.0 * static_cast<double>(weights),
+            .pair_flops = 2.0 * static_cast<double>(widths().q + widths().out)};
+  }
 };
 
-inline constexpr std::array<ModelConfig, 4> presets{{
-    {"tiny", 64, 4, 2, 32, 192},
-    {"qwen3-0.6b", 1024, 16, 8, 128, 3072},
-    {"qwen3-4b", 2560, 32, 8, 128, 9728},
-    {"qwen3-8b", 4096, 32, 8, 128, 12288},
+// As published with the models; "tiny" is for tests.
+inline constexpr std::array<ModelConfig, 7> presets{{
+    {"tiny", 64, 4, 2, 32, 192, 2},
+    {"qwen3-0.6b", 1024, 16, 8, 128, 3072, 28},
+    {"qwen3-1.7b", 2048, 16, 8, 128, 6144, 28},
+    {"qwen3-4b", 2560, 32, 8, 128, 9728, 36},
+    {"qwen3-8b", 4096, 32, 8, 128, 12288, 36},
+    {"llama3-8b", 4096, 32, 8, 128, 14336, 32},
+    {"llama3-70b", 8192, 64, 8, 128, 28672, 80},
 }};
 
 inline const ModelConfig& find_preset(std::string_view name) {

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -63,6 +64,30 @@ TEST_CASE("a batch that the policy leaves alone is computed as it is") {
   CHECK(result["activation_bytes_with"] == result["activation_bytes_without"]);
 }
 
+TEST_CASE("every attention layout gives the same results, on compact queries where it says so") {
+  for (const std::string layout : {"ragged", "compact_query", "paged"}) {
+    CAPTURE(layout);
+    const nlohmann::json result = result_of("--layers 2 --cpu-time --layout " + layout);
+    CHECK(result["layout"] == layout);
+    CHECK(result["equal"] == true);
+    CHECK((result["attention_pairs_left"].get<double>() < 0.9) == (layout != "ragged"));
+  }
+}
+
+TEST_CASE("rates of the engine, as radixmlp-analyze takes them") {
+  const Outcome outcome = run_demo("--preset tiny --repeat 1 --calibrate");
+  REQUIRE(outcome.exit_code == 0);
+  const std::string line = outcome.output.substr(outcome.output.rfind("gemm="));
+  double gemm = 0, attention = 0, paged = 0, copy = 0;
+  int bytes = 0;
+  REQUIRE(std::sscanf(line.c_str(), "gemm=%lf,attention=%lf,paged=%lf,copy=%lf,bytes=%d", &gemm, &attention, &paged,
+                      &copy, &bytes) == 5);
+  CHECK(bytes == 4);
+  for (const double rate : {gemm, attention, paged, copy}) {
+    CHECK((rate > 1e6 && rate < 1e13));
+  }
+}
+
 TEST_CASE("what the demo cannot do ends with a message and exit code 2") {
   const auto message = [](const std::string& arguments) {
     const Outcome outcome = run_demo(arguments);
@@ -73,6 +98,7 @@ TEST_CASE("what the demo cannot do ends with a message and exit code 2") {
   CHECK(message("--preset gpt").find("unknown preset \"gpt\"; known: tiny qwen3-0.6b") != std::string::npos);
   CHECK(message("--layers x").find("--layers takes a number from 1 on, not \"x\"") != std::string::npos);
   CHECK(message("--layers").find("--layers needs a value") != std::string::npos);
+  CHECK(message("--layout round").find("--layout takes ragged, compact_query or paged") != std::string::npos);
   CHECK(message("--wrong 1").find("unknown: --wrong 1") != std::string::npos);
   CHECK(message("a b").find("one file at a time: a, b") != std::string::npos);
   CHECK(message("--preset tiny --repeat 1 --json /nonexistent/x.json").find("cannot write") != std::string::npos);
