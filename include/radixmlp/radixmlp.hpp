@@ -15,6 +15,7 @@
 #include "radixmlp/index/batch_planner.hpp"
 #include "radixmlp/index/compact_inputs.hpp"
 #include "radixmlp/index/duplicates.hpp"
+#include "radixmlp/index/index_capacity.hpp"
 #include "radixmlp/index/index_stats.hpp"
 #include "radixmlp/index/pooled_rows.hpp"
 #include "radixmlp/index/prefix_index.hpp"

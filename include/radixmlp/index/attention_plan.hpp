@@ -438,6 +438,7 @@ inline void write_row_slots(const AttentionPlanOptions& options, std::span<const
 // The mask of an index that the trie made, in host memory. Covers the batch's rows, not a past. O(N'), no allocation.
 // Throws InvalidBatch where `memory` is below tree_mask_entries(index).
 [[nodiscard]] inline TreeMask tree_mask(const PrefixIndexView& index, std::span<std::int32_t> memory) {
+  detail::check_without_counts(index);
   detail::check_entries("memory", memory.size(), tree_mask_entries(index));
   const auto rows = static_cast<std::size_t>(index.compact_rows);
   const auto padded = static_cast<std::size_t>(index.padded_rows);

@@ -167,6 +167,7 @@ RADIXMLP_ALWAYS_INLINE inline void scatter_to_slots(cudaStream_t stream, const P
   launch.slot_bytes = slots.entry_bytes();
   launch.map = index.scatter.data();
   launch.slots = slots.data();
+  launch.count = scatter_map(index).count;
   launch.mapped_rows = launch.rows = static_cast<std::uint32_t>(index.ragged_rows);
   launch.source_rows = index.compact_rows;
   detail::enqueue_mapped_rows<options, true>(stream, tensors, std::array{copies.target.rows()...}, launch);

@@ -64,9 +64,8 @@ template <RowOptions options = RowOptions{}, HostExecutor Executor, class... Sou
 void map_rows(const Executor& executor, const RowMap& map, const RowCopy<Sources, Targets>&... copies) {
   detail::check_map(map);
   const auto tensors = detail::checked_bytes({map.source_rows, map.target_rows}, copies...);
-  const auto capacity = static_cast<std::int64_t>(map.map.size());
-  const std::int64_t mapped = map.count == nullptr ? capacity : *map.count;
-  if (!detail::in_rows(mapped, capacity + 1)) {
+  const std::int64_t mapped = detail::mapped_rows(map);
+  if (mapped < 0) {
     return;
   }
   const std::span<const std::int32_t> entries = map.map.first(static_cast<std::size_t>(mapped));
@@ -99,8 +98,13 @@ void scatter_to_slots(const Executor& executor, const PrefixIndexView& index, co
   detail::check_slots_size(index, slots);
   const detail::RowExtents extents = detail::slot_extents(index, copies...);
   const auto tensors = detail::checked_bytes(extents, copies...);
-  detail::check_entries_in_rows<options.bounds>(index.scatter, index.compact_rows);
-  for (std::int64_t i = 0; options.bounds == Bounds::trap && i < index.ragged_rows; ++i) {
+  const std::int64_t mapped = detail::mapped_rows(scatter_map(index));
+  if (mapped < 0) {
+    return;
+  }
+  detail::check_entries_in_rows<options.bounds>(index.scatter.first(static_cast<std::size_t>(mapped)),
+                                                index.compact_rows);
+  for (std::int64_t i = 0; options.bounds == Bounds::trap && i < mapped; ++i) {
     if (slots[i] >= extents.target_rows) {
       detail::raise(
           detail::invalid_rows("slots", i, slots[i], "must be a row of the cache, below", extents.target_rows));
@@ -109,7 +113,7 @@ void scatter_to_slots(const Executor& executor, const PrefixIndexView& index, co
   const std::array target_rows{copies.target.rows()...};
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     detail::copy_rows(
-        executor, std::span(tensors).subspan(t, 1), index.compact_rows, index.ragged_rows,
+        executor, std::span(tensors).subspan(t, 1), index.compact_rows, mapped,
         [&](const detail::ByteRows& rows, std::int64_t first, std::int64_t last, bool streams) {
           for (std::int64_t i = first; i < last; ++i) {
             const std::int64_t slot = slots[i];
@@ -134,6 +138,7 @@ void scatter_to_slots(const Executor& executor, const PrefixIndexView& index, co
 // first slot that does not fit.
 inline void check_slots(const PrefixIndexView& index, const Slots& slots, std::int64_t cache_rows,
                         std::span<std::int32_t> memory) {
+  detail::check_without_counts(index);
   detail::check_slots_size(index, slots);
   if (cache_rows < 0 || memory.size() < check_slots_entries(cache_rows)) {
     detail::raise(detail::invalid_rows("memory", -1, static_cast<std::int64_t>(memory.size()),

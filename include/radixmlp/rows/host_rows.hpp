@@ -8,6 +8,7 @@
 #include <span>
 
 #include "radixmlp/executor.hpp"
+#include "radixmlp/rows/row_map.hpp"
 #include "radixmlp/rows/row_view.hpp"
 
 namespace radixmlp::inline v0::inline RADIXMLP_MODE {
@@ -176,16 +177,21 @@ void copy_rows(const Executor& executor, std::span<const ByteRows> tensors, std:
 template <HostExecutor Executor, class... Sources, class... Targets>
 void gather_rows(const Executor& executor, const PrefixIndexView& index, const RowCopy<Sources, Targets>&... copies) {
   const auto tensors = detail::checked_bytes(detail::gather_extents(index), copies...);
-  detail::copy_rows(executor, tensors, index.compact_rows, index.compact_rows,
+  const RowMap map = gather_map(index);
+  const std::int64_t mapped = detail::mapped_rows(map);
+  if (mapped < 0) {
+    return;
+  }
+  detail::copy_rows(executor, tensors, mapped, mapped,
                     [&](const detail::ByteRows& rows, std::int64_t first, std::int64_t last, bool streams) {
                       if (index.compact_cu.empty()) {
-                        detail::copy_mapped_rows(rows, index.gather, first, last, streams);
+                        detail::copy_mapped_rows(rows, map.map, first, last, streams);
                       } else {
                         detail::copy_new_rows(rows, index, first, last, streams);
                       }
                     });
   for (const detail::ByteRows& rows : tensors) {
-    detail::zero_rows(rows, index.compact_rows, index.padded_rows);
+    detail::zero_rows(rows, mapped, index.padded_rows);
   }
 }
 
@@ -194,10 +200,17 @@ void gather_rows(const Executor& executor, const PrefixIndexView& index, const R
 template <HostExecutor Executor, class... Sources, class... Targets>
 void scatter_rows(const Executor& executor, const PrefixIndexView& index, const RowCopy<Sources, Targets>&... copies) {
   const auto tensors = detail::checked_bytes(detail::scatter_extents(index), copies...);
-  detail::copy_rows(executor, tensors, index.compact_rows, index.ragged_rows,
+  const std::int64_t mapped = detail::mapped_rows(scatter_map(index));
+  if (mapped < 0) {
+    return;
+  }
+  detail::copy_rows(executor, tensors, index.compact_rows, mapped,
                     [&](const detail::ByteRows& rows, std::int64_t first, std::int64_t last, bool streams) {
                       detail::copy_mapped_rows(rows, index.scatter, first, last, streams);
                     });
+  for (const detail::ByteRows& rows : tensors) {
+    detail::zero_rows(rows, mapped, index.ragged_rows);
+  }
 }
 
 // One tensor.
