@@ -25,7 +25,7 @@ struct IndexCapacity {
 // Why a batch has no index in a capacity: IndexCounts::fault.
 enum class IndexFault : std::int32_t {
   none,
-  ragged_rows,   // each: more of them than the capacity; `fault_value` is how many
+  ragged_rows,  // each: more of them than the capacity; `fault_value` is how many
   compact_rows,
   sequences,
   max_seqlen,
@@ -68,8 +68,8 @@ struct CapacityLayout {
 //   counts      N', N, B and the longest sequence; the fault stays as it was
 //   gather      as the batch's, 0 behind N'
 //   scatter     as the batch's, 0 behind N
-//   ragged_cu, compact_cu   as the batch's; behind B they repeat the last, so the sequences that are not there are empty
-//   parent, last_rows       as the batch's, -1 behind N' and B
+//   ragged_cu, compact_cu   as the batch's; behind B they repeat the last, so the sequences that are not there are
+//   empty parent, last_rows       as the batch's, -1 behind N' and B
 // For a batch that does not: the first three counts are -1, ragged_cu and compact_cu are 0, other entries are 0 or -1
 // or rows of the capacity, and a fault is there. So kernels that know nothing of counts read nothing out of bounds.
 //
@@ -148,7 +148,8 @@ inline PrefixIndexView stage_index(const PrefixIndexView& index, const IndexCapa
   const PrefixIndexView staged = capacity_index(capacity, memory);
   detail::raise_unless_ok(fits(index, capacity));
   const detail::CapacityLayout layout(capacity);
-  const auto fill = [&](std::int64_t offset, std::size_t entries, std::span<const std::int32_t> map, std::int32_t rest) {
+  const auto fill = [&](std::int64_t offset, std::size_t entries, std::span<const std::int32_t> map,
+                        std::int32_t rest) {
     auto* const out = reinterpret_cast<std::int32_t*>(memory.data() + offset);
     std::fill(std::copy(map.begin(), map.end(), out), out + entries, rest);
   };
@@ -173,8 +174,13 @@ inline PrefixIndexView stage_index(const PrefixIndexView& index, const IndexCapa
       if (counts.compact_rows >= 0) {
         return {};
       }
-      return {StatusCode::invalid_batch, "compact_rows", "there is no index; the query before this one said why", -1,
-              counts.compact_rows, 0, false};
+      return {StatusCode::invalid_batch,
+              "compact_rows",
+              "there is no index; the query before this one said why",
+              -1,
+              counts.compact_rows,
+              0,
+              false};
     case IndexFault::ragged_rows:
       return overflow("ragged_rows", index.ragged_rows);
     case IndexFault::compact_rows:
@@ -186,8 +192,13 @@ inline PrefixIndexView stage_index(const PrefixIndexView& index, const IndexCapa
     case IndexFault::cu_seqlens:
       break;
   }
-  return {StatusCode::invalid_batch, "cu_seqlens", "must start at 0, never decrease, and end at the rows",
-          counts.fault_index, counts.fault_value, 0, false};
+  return {StatusCode::invalid_batch,
+          "cu_seqlens",
+          "must start at 0, never decrease, and end at the rows",
+          counts.fault_index,
+          counts.fault_value,
+          0,
+          false};
 }
 
 // The index of the batch alone, in the same memory: of an index for a capacity and its counts, which the host has. With
@@ -201,8 +212,8 @@ inline PrefixIndexView stage_index(const PrefixIndexView& index, const IndexCapa
   filled.counts = nullptr;
   filled.ragged_rows = counts.ragged_rows;
   filled.compact_rows = counts.compact_rows;
-  filled.padded_rows = static_cast<std::int32_t>(std::min<std::int64_t>(
-      detail::round_up(counts.compact_rows, std::max(pad_to, 1)), index.padded_rows));
+  filled.padded_rows = static_cast<std::int32_t>(
+      std::min<std::int64_t>(detail::round_up(counts.compact_rows, std::max(pad_to, 1)), index.padded_rows));
   filled.max_seqlen = counts.max_seqlen;
   filled.gather = index.gather.first(static_cast<std::size_t>(filled.padded_rows));
   filled.scatter = index.scatter.first(static_cast<std::size_t>(counts.ragged_rows));
