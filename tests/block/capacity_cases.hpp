@@ -22,7 +22,8 @@ constexpr std::size_t compact_floats = capacity.compact_rows * hidden_width;
 constexpr std::size_t pooled_floats = capacity.sequences * hidden_width;
 constexpr float untouched = 77.0F;
 
-// Stands for a builder in the graph: from its inbox, a fault and its value, or 0, 0 and the block that stage_index made.
+// Stands for a builder in the graph: from its inbox, a fault and its value, or 0, 0 and the block that stage_index
+// made.
 struct InboxBuilder {
   const std::int32_t* inbox;
   std::int32_t* block;
@@ -62,8 +63,7 @@ class Recorded {
     plan_memory_ = std::make_unique<typename Backend::template Array<std::int32_t>>(
         std::vector<std::int32_t>(plan.block.begin(), plan.block.end()));
     plan = plan.relocated(plan_memory_->data(), view_, view_);
-    workspace_ = std::make_unique<Workspace>(
-        CompactedBlock<float>::workspace_bytes(widths, view_, decision, plan));
+    workspace_ = std::make_unique<Workspace>(CompactedBlock<float>::workspace_bytes(widths, view_, decision, plan));
     block_ = std::make_unique<CompactedBlock<float>>(view_, widths, workspace_->span, decision, plan);
     graph_ = std::make_unique<typename Backend::Graph>(backend_, [this] { record(); });
   }
@@ -80,8 +80,8 @@ class Recorded {
     expanded_.write(0, std::vector<float>(hidden.size(), untouched));
     pooled_.write(0, std::vector<float>(pooled_floats, untouched));
     std::vector<std::byte> staged(radixmlp::index_bytes(capacity) + radixmlp::index_alignment);
-    const std::size_t skip = radixmlp::index_alignment -
-                             reinterpret_cast<std::uintptr_t>(staged.data()) % radixmlp::index_alignment;
+    const std::size_t skip =
+        radixmlp::index_alignment - reinterpret_cast<std::uintptr_t>(staged.data()) % radixmlp::index_alignment;
     const std::span<std::byte> aligned = std::span(staged).subspan(skip, radixmlp::index_bytes(capacity));
     if (builds_) {
       std::vector<std::int32_t> inbox(2 + index_words);
@@ -91,8 +91,8 @@ class Recorded {
         std::memcpy(inbox.data() + 2, index.block.data(), index.block.size());
       } else {
         const std::array names{"", "ragged_rows", "compact_rows", "sequences", "max_seqlen"};
-        inbox[0] = static_cast<std::int32_t>(
-            std::find(names.begin(), names.end(), std::string(status.argument)) - names.begin());
+        inbox[0] = static_cast<std::int32_t>(std::find(names.begin(), names.end(), std::string(status.argument)) -
+                                             names.begin());
         inbox[1] = static_cast<std::int32_t>(status.value);
       }
       inbox_.write(0, inbox);
@@ -109,6 +109,17 @@ class Recorded {
   std::vector<float> expanded() { return expanded_.read(0, capacity.ragged_rows * hidden_width); }
   std::vector<float> pooled() { return pooled_.read(0, capacity.sequences * hidden_width); }
   std::vector<float> compact() { return compact_.read(0, capacity.compact_rows * hidden_width); }
+  // Of a layout that moves K and V.
+  std::vector<float> keys() {
+    const std::vector<std::byte> workspace = workspace_->memory.download();
+    std::vector<float> values(static_cast<std::size_t>(keys_.rows() * keys_.width()));
+    if (!values.empty()) {
+      std::memcpy(values.data(),
+                  workspace.data() + (reinterpret_cast<const std::byte*>(keys_.data()) - workspace_->memory.data()),
+                  values.size() * sizeof(float));
+    }
+    return values;
+  }
   std::vector<std::byte> index_block() {
     return index_memory_.read(0, static_cast<std::int64_t>(radixmlp::index_bytes(capacity)));
   }
@@ -120,9 +131,9 @@ class Recorded {
         return (static_cast<const std::byte*>(at) - index_memory_.data()) /
                static_cast<std::int64_t>(sizeof(std::int32_t));
       };
-      backend_.for_each(1, InboxBuilder{inbox_.data(), reinterpret_cast<std::int32_t*>(index_memory_.data()),
-                                        word(view_.ragged_cu.data()), word(view_.compact_cu.data()),
-                                        word(view_.counts)});
+      backend_.for_each(1,
+                        InboxBuilder{inbox_.data(), reinterpret_cast<std::int32_t*>(index_memory_.data()),
+                                     word(view_.ragged_cu.data()), word(view_.compact_cu.data()), word(view_.counts)});
     }
     const auto where = backend_.where();
     const RowView<float> state =
@@ -137,8 +148,10 @@ class Recorded {
           [&](RowView<const float> h, RowView<float> q, RowView<float> k, RowView<float> v) {
             backend_.for_each(h.rows(), Project{h, positions, q, k, v});
           },
-          serving<ragged, compact_query, paged>(
-              [&](const AttentionCall<float>& call) { backend_.for_each(call.q.rows(), AttendByPlan(call)); }),
+          serving<ragged, compact_query, paged>([&](const AttentionCall<float>& call) {
+            keys_ = call.kv;
+            backend_.for_each(call.q.rows(), AttendByPlan(call));
+          }),
           [&](RowView<const float> out, RowView<float> h) {
             backend_.for_each(h.rows(), Update{out, h});
           });
@@ -160,6 +173,7 @@ class Recorded {
   std::unique_ptr<typename Backend::template Array<std::int32_t>> plan_memory_;
   std::unique_ptr<Workspace> workspace_;
   PrefixIndexView view_;
+  RowView<float> keys_;
   std::unique_ptr<CompactedBlock<float>> block_;
   std::unique_ptr<typename Backend::Graph> graph_;
 };
@@ -205,11 +219,14 @@ inline std::string difference(Recorded& recorded, const Case& batch, const std::
       pooled[s * hidden_width + c] = expected[static_cast<std::size_t>(last * hidden_width) + c];
     }
   }
-  const std::vector<float> compact = recorded.compact();
-  const auto behind = compact.begin() + batch.host_index.view().compact_rows * hidden_width;
+  const auto zeros = [](const std::vector<float>& values, std::int64_t from) {
+    return std::all_of(values.begin() + std::min<std::int64_t>(from, static_cast<std::int64_t>(values.size())),
+                       values.end(), [](float value) { return value == 0; });
+  };
   return std::string(same_bits(recorded.expanded(), expanded) ? "" : "expanded ") +
          (same_bits(recorded.pooled(), pooled) ? "" : "pooled ") +
-         (std::count(behind, compact.end(), 0.0F) == compact.end() - behind ? "" : "padding");
+         (zeros(recorded.compact(), batch.host_index.view().compact_rows * hidden_width) ? "" : "padding ") +
+         (zeros(recorded.keys(), batch.ragged_rows * (widths.k + widths.v)) ? "" : "keys");
 }
 
 inline std::string fault_of(const IndexCounts& counts, const PrefixIndexView& view) {
