@@ -29,7 +29,8 @@ enum class IndexFault : std::int32_t {
   compact_rows,
   sequences,
   max_seqlen,
-  cu_seqlens,  // decreases at `fault_index`, or does not start at 0, or does not end at the rows
+  cu_seqlens,    // decreases at `fault_index`, or does not start at 0, or does not end at the rows
+  past_lengths,  // negative at `fault_index`
 };
 
 }  // namespace radixmlp::inline v0
@@ -189,6 +190,8 @@ inline PrefixIndexView stage_index(const PrefixIndexView& index, const IndexCapa
       return overflow("sequences", index.sequences());
     case IndexFault::max_seqlen:
       return overflow("max_seqlen", index.max_seqlen);
+    case IndexFault::past_lengths:
+      return detail::invalid_batch("past_lengths", counts.fault_index, counts.fault_value, "must not be negative");
     case IndexFault::cu_seqlens:
       break;
   }

@@ -161,13 +161,13 @@ inline void check_without_counts(const PrefixIndexView& index) {
   }
 }
 
-inline void check_index_memory(std::span<const std::byte> memory, std::size_t bytes) {
+inline void check_index_memory(std::span<const std::byte> memory, std::size_t bytes, const char* argument = "memory") {
   if (memory.size() < bytes) {
-    raise(invalid_batch("memory", -1, static_cast<std::int64_t>(memory.size()), "its bytes must be at least",
+    raise(invalid_batch(argument, -1, static_cast<std::int64_t>(memory.size()), "its bytes must be at least",
                         static_cast<std::int64_t>(bytes)));
   }
   if (const auto off = reinterpret_cast<std::uintptr_t>(memory.data()) % index_alignment; off != 0) {
-    raise(invalid_batch("memory", -1, static_cast<std::int64_t>(off), "its address must be a multiple of",
+    raise(invalid_batch(argument, -1, static_cast<std::int64_t>(off), "its address must be a multiple of",
                         index_alignment));
   }
 }
