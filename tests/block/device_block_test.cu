@@ -4,6 +4,7 @@
 using Backend = radixmlp_test::DeviceBackend;
 
 #include "block/block_cases.hpp"
+#include "block/capacity_cases.hpp"
 
 TEST_CASE("a layer can be captured in a graph and holds exactly its own launches") {
   if (skip_without(Backend::present(), "CUDA device"))

@@ -4,3 +4,4 @@
 using Backend = radixmlp_test::HostBackend;
 
 #include "block/block_cases.hpp"
+#include "block/capacity_cases.hpp"
