@@ -95,7 +95,8 @@ class PositionSpan {
 template <class T>
 concept TokenId = std::same_as<T, std::int32_t> || std::same_as<T, std::uint32_t> || std::same_as<T, std::int64_t>;
 
-// B sequences laid end to end in N rows. Everything is on the host and owned by the caller; an empty span is absent.
+// B sequences laid end to end in N rows. Everything is owned by the caller and on the host, for DeviceIndexBuilder on
+// the device; an empty span is absent.
 //
 // Two rows are one row of the index exactly if their sequences agree in key and past length, and the two rows and
 // all rows before them in their sequences agree in token, positions on all axes, and token key.
