@@ -125,8 +125,8 @@ class Device {
   std::vector<std::byte> host_;
 };
 
-// The first map of a downloaded index, to the end of the capacity, in which it is not what the host's index becomes when
-// it is put there.
+// The first map of a downloaded index, to the end of the capacity, in which it is not what the host's index becomes
+// when it is put there.
 std::string staged_difference(const PrefixIndexView& view, const PrefixIndexView& host, const IndexCapacity& capacity) {
   std::vector<std::byte> memory(radixmlp::index_bytes(capacity) + radixmlp::index_alignment);
   void* start = memory.data();
@@ -196,8 +196,7 @@ std::string build_difference(Device& device, const BatchSpec& spec, const Oracle
   const PrefixIndexView view = device.build(batch.batch());
   const PrefixIndexView downloaded = device.download(view);
   radixmlp::PrefixTrie trie;
-  const std::string differing =
-      staged_difference(downloaded, trie.build(filled.batch()), device.builder().capacity());
+  const std::string differing = staged_difference(downloaded, trie.build(filled.batch()), device.builder().capacity());
   if (differing != "")
     return "host: " + differing;
   OracleIndex with_empty = expected;
@@ -239,16 +238,16 @@ TEST_CASE("an index that the device builds is the host's and the oracle's, bit b
       const std::size_t sequences = random.below(2) * random.below(3);
       switch (i % 4) {
         case 0:
-          REQUIRE(build_difference<std::int32_t, std::int32_t, Key128>(device, spec, expected, order, rows, sequences) ==
-                  "");
+          REQUIRE(build_difference<std::int32_t, std::int32_t, Key128>(device, spec, expected, order, rows,
+                                                                       sequences) == "");
           break;
         case 1:
           REQUIRE(build_difference<std::uint32_t, std::int64_t, std::uint64_t>(device, low, expected_low, order, rows,
-                                                                              sequences) == "");
+                                                                               sequences) == "");
           break;
         case 2:
-          REQUIRE(build_difference<std::int64_t, std::uint8_t, Key128>(device, spec, expected, order, rows, sequences) ==
-                  "");
+          REQUIRE(build_difference<std::int64_t, std::uint8_t, Key128>(device, spec, expected, order, rows,
+                                                                       sequences) == "");
           break;
         default:
           REQUIRE(build_difference<std::int32_t, std::int16_t, std::uint64_t>(device, low, expected_low, order, rows,
@@ -261,7 +260,8 @@ TEST_CASE("an index that the device builds is the host's and the oracle's, bit b
 
 TEST_CASE("real requests") {
   const std::filesystem::path folder = std::filesystem::path(RADIXMLP_SHARED_DIR) / "workloads";
-  if (skip_without(DeviceBackend::present() && std::filesystem::exists(folder), "GPU, or workloads at " + folder.string()))
+  if (skip_without(DeviceBackend::present() && std::filesystem::exists(folder),
+                   "GPU, or workloads at " + folder.string()))
     return;
   constexpr std::size_t tokens = 4096;
   constexpr IndexCapacity capacity{.ragged_rows = tokens, .compact_rows = tokens, .sequences = tokens};
@@ -310,8 +310,8 @@ TEST_CASE("batches that are a block of threads, a row more, a row less") {
         spec.cu_seqlens.push_back(2 * rows);
       }
       Device device({.ragged_rows = spec.rows(), .compact_rows = spec.rows(), .sequences = rows + 1});
-      CHECK(build_difference<std::int32_t, std::int32_t, Key128>(device, spec, oracle(spec), AxisOrder::one_axis, 0, 0) ==
-            "");
+      CHECK(build_difference<std::int32_t, std::int32_t, Key128>(device, spec, oracle(spec), AxisOrder::one_axis, 0,
+                                                                 0) == "");
       CHECK_FALSE(device.repaired());
     }
   }
@@ -329,8 +329,8 @@ TEST_CASE("prefixes whose hashes are equal are found and told apart") {
     for (const int bits : {0, 1, 5}) {
       CAPTURE(i, bits);
       Device device(roomy_capacity, bits);
-      REQUIRE(build_difference<std::int64_t, std::uint8_t, Key128>(device, spec, expected, AxisOrder::axis_major, 3, 1) ==
-              "");
+      REQUIRE(build_difference<std::int64_t, std::uint8_t, Key128>(device, spec, expected, AxisOrder::axis_major, 3,
+                                                                   1) == "");
       (device.repaired() ? repaired : not_repaired) += 1;
       if (bits == 0) {  // first rows are one in the table, and others
         const auto first = std::count(expected.parent.begin(), expected.parent.end(), -1);
@@ -348,7 +348,8 @@ TEST_CASE("prefixes whose hashes are equal are found and told apart") {
     spec.cu_seqlens.push_back(i + 1);
   }
   Device device({.ragged_rows = 800, .compact_rows = 300, .sequences = 702}, 0);
-  CHECK(build_difference<std::int32_t, std::int32_t, Key128>(device, spec, oracle(spec), AxisOrder::one_axis, 9, 2) == "");
+  CHECK(build_difference<std::int32_t, std::int32_t, Key128>(device, spec, oracle(spec), AxisOrder::one_axis, 9, 2) ==
+        "");
   CHECK(device.repaired());
 }
 
@@ -360,7 +361,8 @@ constexpr IndexCapacity small_capacity{.ragged_rows = 12, .compact_rows = 6, .se
 RaggedBatch<std::int32_t> small_batch(DeviceBackend::Array<std::int32_t>& tokens,
                                       DeviceBackend::Array<std::int32_t>& cu_seqlens,
                                       DeviceBackend::Array<std::int32_t>& past_lengths) {
-  return {.tokens = {tokens.data(), 12}, .cu_seqlens = {cu_seqlens.data(), 5}, .past_lengths = {past_lengths.data(), 4}};
+  return {
+      .tokens = {tokens.data(), 12}, .cu_seqlens = {cu_seqlens.data(), 5}, .past_lengths = {past_lengths.data(), 4}};
 }
 
 // What is wrong with the maps of a batch that has no index.
@@ -504,12 +506,12 @@ TEST_CASE("arguments that the host can see are refused before anything is enqueu
   const auto build_in = [&](std::span<std::byte> index, std::span<std::byte> workspace) {
     device.builder().build(device.where(), good, index, workspace);
   };
-  CHECK_THROWS_WITH(build_in(device.index_memory().first(64), device.workspace()),
-                    "radixmlp: memory = 64: its bytes must be at least " +
-                        std::to_string(device.builder().index_bytes()));
-  CHECK_THROWS_WITH(build_in(device.index_memory(), device.workspace().first(64)),
-                    "radixmlp: workspace = 64: its bytes must be at least " +
-                        std::to_string(device.builder().workspace_bytes()));
+  CHECK_THROWS_WITH(
+      build_in(device.index_memory().first(64), device.workspace()),
+      "radixmlp: memory = 64: its bytes must be at least " + std::to_string(device.builder().index_bytes()));
+  CHECK_THROWS_WITH(
+      build_in(device.index_memory(), device.workspace().first(64)),
+      "radixmlp: workspace = 64: its bytes must be at least " + std::to_string(device.builder().workspace_bytes()));
   const std::span<std::byte> shifted(device.workspace().data() + 8, device.workspace().size());
   CHECK_THROWS_WITH(build_in(device.index_memory(), shifted),
                     "radixmlp: workspace = 8: its address must be a multiple of 64");
@@ -538,7 +540,8 @@ TEST_CASE("a captured build makes the index of whatever batch lies there") {
   Device device(capacity);
   DeviceBackend::Array<std::int32_t> tokens(std::vector<std::int32_t>(rows, 1));
   DeviceBackend::Array<std::int32_t> cu_seqlens(std::vector<std::int32_t>(sequences + 1, 0));
-  const RaggedBatch<std::int32_t> batch{.tokens = {tokens.data(), rows}, .cu_seqlens = {cu_seqlens.data(), sequences + 1}};
+  const RaggedBatch<std::int32_t> batch{.tokens = {tokens.data(), rows},
+                                        .cu_seqlens = {cu_seqlens.data(), sequences + 1}};
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;
   check_cuda(cudaStreamBeginCapture(device.where(), cudaStreamCaptureModeGlobal));

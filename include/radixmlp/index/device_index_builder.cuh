@@ -56,9 +56,9 @@ RADIXMLP_HIDDEN inline void launch_build(void (*kernel)(IndexBuild, Arguments...
                                          std::int64_t threads, IndexBuild& build, Arguments... more) {
   void* arguments[] = {&build, &more...};
   const auto blocks = static_cast<unsigned>(std::max<std::int64_t>((threads + build_threads - 1) / build_threads, 1));
-  raise_unless_success(cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(blocks), dim3(build_threads),
-                                        arguments, 0, stream),
-                       "cudaLaunchKernel");
+  raise_unless_success(
+      cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(blocks), dim3(build_threads), arguments, 0, stream),
+      "cudaLaunchKernel");
 }
 
 }  // namespace detail
@@ -69,11 +69,11 @@ RADIXMLP_HIDDEN inline void launch_build(void (*kernel)(IndexBuild, Arguments...
 }
 
 // Builds the index of a batch whose arrays are on the device, there: the maps that PrefixTrie gives, bit by bit. Seven
-// kernels on a stream; the host reads nothing, waits for nothing and allocates nothing, and a CUDA graph can capture it.
-// See index_builder_kernels.cuh for how.
+// kernels on a stream; the host reads nothing, waits for nothing and allocates nothing, and a CUDA graph can capture
+// it. See index_builder_kernels.cuh for how.
 //
-// The index is one for a capacity (see index_capacity.hpp): what does not fit, or is malformed, leaves counts of -1 and a
-// fault for query_counts. Needs CUB, which comes with the CUDA Toolkit; not part of cuda.cuh.
+// The index is one for a capacity (see index_capacity.hpp): what does not fit, or is malformed, leaves counts of -1 and
+// a fault for query_counts. Needs CUB, which comes with the CUDA Toolkit; not part of cuda.cuh.
 class RADIXMLP_HIDDEN DeviceIndexBuilder {
  public:
   // `hash_bits` is for tests: fewer let more rows collide, which takes longer and gives the same index. Throws
@@ -97,12 +97,12 @@ class RADIXMLP_HIDDEN DeviceIndexBuilder {
   [[nodiscard]] std::size_t workspace_bytes() const { return device_index_workspace_bytes(capacity_.ragged_rows); }
 
   // Enqueues the build and returns its view. The spans of `batch` are device memory; their sizes are the host's and may
-  // be larger than the batch: its rows are cu_seqlens[B], sequences behind its own are empty (cu_seqlens repeats its last
-  // entry), and what lies behind is not looked at. The batch and the workspace are the build's until the stream has done
-  // it; the workspace needs no contents.
+  // be larger than the batch: its rows are cu_seqlens[B], sequences behind its own are empty (cu_seqlens repeats its
+  // last entry), and what lies behind is not looked at. The batch and the workspace are the build's until the stream
+  // has done it; the workspace needs no contents.
   //
-  // `index_memory`: index_bytes(); before its first use it needs empty_index(stream, capacity, index_memory), so that it
-  // has no fault. `workspace`: workspace_bytes(). Both are aligned to index_alignment.
+  // `index_memory`: index_bytes(); before its first use it needs empty_index(stream, capacity, index_memory), so that
+  // it has no fault. `workspace`: workspace_bytes(). Both are aligned to index_alignment.
   //
   // Throws InvalidBatch before anything is enqueued, CudaError.
   template <TokenId Token>

@@ -11,8 +11,8 @@
 #include "radixmlp/index/index_capacity.hpp"
 #include "radixmlp/index/row_identity.hpp"
 
-// How an index is built on the device; device_index_builder.cuh launches it. A row is known by its prefix: itself and all
-// rows before it in its sequence. Hashes of prefixes propose which rows are equal, values decide:
+// How an index is built on the device; device_index_builder.cuh launches it. A row is known by its prefix: itself and
+// all rows before it in its sequence. Hashes of prefixes propose which rows are equal, values decide:
 //
 //   prepare   the table of prefixes is emptied
 //   hash      a hash of every row's prefix, by one scan; the batch is checked
@@ -22,13 +22,13 @@
 //   number    rows that are the lowest are numbered in order, by one scan
 //   write     all maps
 //
-// Why a verified result is exact. Rows with equal prefixes have equal hashes and so one slot. Conversely, let row r be the
-// lowest of row i's slot. `verify` has seen that both are first rows and agree in namespace, or neither is and the rows
-// before them share a slot; and that the rows themselves agree. By induction over the place in the sequence, rows of one
-// slot have equal prefixes.
+// Why a verified result is exact. Rows with equal prefixes have equal hashes and so one slot. Conversely, let row r be
+// the lowest of row i's slot. `verify` has seen that both are first rows and agree in namespace, or neither is and the
+// rows before them share a slot; and that the rows themselves agree. By induction over the place in the sequence, rows
+// of one slot have equal prefixes.
 //
-// The scans are CUB's, from its parts for one's own kernels: cub::DeviceScan takes an error that the engine has not read
-// yet (cudaPeekAtLastError) for its own, and launches two kernels.
+// The scans are CUB's, from its parts for one's own kernels: cub::DeviceScan takes an error that the engine has not
+// read yet (cudaPeekAtLastError) for its own, and launches two kernels.
 namespace radixmlp::inline v0::inline RADIXMLP_MODE::detail {
 
 inline constexpr int build_threads = 512;  // of a block, which takes as many rows
@@ -127,7 +127,8 @@ struct IndexBuild {
   return {batch.positions.data + axis * batch.axis_bytes, batch.positions.stride, batch.positions.width};
 }
 
-[[nodiscard]] __device__ inline std::uint64_t hash_row(const BatchColumns& batch, std::int64_t row, std::uint64_t hash) {
+[[nodiscard]] __device__ inline std::uint64_t hash_row(const BatchColumns& batch, std::int64_t row,
+                                                       std::uint64_t hash) {
   hash = hash_value(batch.tokens, row, hash);
   hash = hash_value(batch.token_keys, row, hash);
   for (std::int32_t axis = 0; axis < batch.axes; ++axis) {
@@ -181,11 +182,12 @@ struct IndexBuild {
 
 // --- Scans ---
 
-// The hash of a prefix is the sum of its rows' hashes, each of which is of the row's place too; modulo 2^62, in the upper
-// bits. Bit 1: the last row is the first of its sequence. Bit 0: such a row is in here, and what came before is not.
+// The hash of a prefix is the sum of its rows' hashes, each of which is of the row's place too; modulo 2^62, in the
+// upper bits. Bit 1: the last row is the first of its sequence. Bit 0: such a row is in here, and what came before is
+// not.
 struct AppendRows {
   [[nodiscard]] __device__ __forceinline__ unsigned long long operator()(unsigned long long before,
-                                                                        unsigned long long rows) const {
+                                                                         unsigned long long rows) const {
     return (rows & 1) != 0 ? rows : (before & ~2ULL) + rows;
   }
 };
@@ -263,7 +265,8 @@ __device__ inline void check_sequence(const IndexBuild& build, std::int32_t s) {
   if (s < build.sequences) {
     if (cu[s + 1] < cu[s]) {
       fault(IndexFault::cu_seqlens, s + 1);
-    } else if (const std::int32_t length = cu[s + 1] - cu[s]; length > *const_cast<volatile std::int32_t*>(&build.state->longest)) {
+    } else if (const std::int32_t length = cu[s + 1] - cu[s];
+               length > *const_cast<volatile std::int32_t*>(&build.state->longest)) {
       atomicMax(&build.state->longest, length);
     }
     if (build.batch.past_lengths.data != nullptr &&
@@ -379,8 +382,8 @@ inline __global__ void __launch_bounds__(build_threads) RADIXMLP_HIDDEN
 inline __global__ void __launch_bounds__(build_threads) RADIXMLP_HIDDEN
     number_rows_kernel(const __grid_constant__ IndexBuild build) {
   const std::int32_t row = thread_number();
-  const unsigned count = scan_tiles(row < rows_of(build) && is_lowest(build, row) ? 1U : 0U, AddCounts{},
-                                    build.number_tiles);
+  const unsigned count =
+      scan_tiles(row < rows_of(build) && is_lowest(build, row) ? 1U : 0U, AddCounts{}, build.number_tiles);
   if (row < build.rows) {
     build.numbers[row] = count;
   }
