@@ -21,15 +21,16 @@ namespace detail {
 inline constexpr std::int32_t most_device_rows = std::int32_t{1} << 30;
 
 template <class T>
-[[nodiscard]] inline std::int64_t tile_states_bytes(int tiles) {
+[[nodiscard]] RADIXMLP_HIDDEN inline std::int64_t tile_states_bytes(int tiles) {
   std::size_t bytes = 0;
   raise_unless_success(CUB_NS_QUALIFIER::ScanTileState<T>::AllocationSize(tiles, bytes),
                        "cub::ScanTileState::AllocationSize");
   return static_cast<std::int64_t>(bytes);
 }
 
-// Byte offsets in the workspace: 20 bytes a row, and what the scans need.
-struct BuildLayout {
+// Byte offsets in the workspace: 20 bytes a row, and what the scans need. Hidden, since that is CUB's and may differ
+// between the shared objects of a process.
+struct RADIXMLP_HIDDEN BuildLayout {
   std::int32_t tiles;
   std::uint32_t table_slots;
   std::int64_t hashes, numbers, slots, table, hash_tiles, number_tiles, bytes;
@@ -64,7 +65,7 @@ RADIXMLP_HIDDEN inline void launch_build(void (*kernel)(IndexBuild, Arguments...
 }  // namespace detail
 
 // Bytes of device memory that a build of batches of up to `rows` rows works in, whatever their sequences.
-[[nodiscard]] inline std::size_t device_index_workspace_bytes(std::int32_t rows) {
+[[nodiscard]] RADIXMLP_HIDDEN inline std::size_t device_index_workspace_bytes(std::int32_t rows) {
   return static_cast<std::size_t>(detail::BuildLayout(rows).bytes);
 }
 

@@ -97,17 +97,17 @@ struct IndexBuild {
   const std::byte* const at = column.data + row * column.stride;
   switch (column.width) {
     case 1:
-      return *reinterpret_cast<const std::uint8_t*>(at);
+      return __ldg(reinterpret_cast<const std::uint8_t*>(at));
     case 2:
-      return *reinterpret_cast<const std::uint16_t*>(at);
+      return __ldg(reinterpret_cast<const std::uint16_t*>(at));
     case 4:
-      return *reinterpret_cast<const std::uint32_t*>(at);
+      return __ldg(reinterpret_cast<const std::uint32_t*>(at));
     default:
-      return *reinterpret_cast<const std::uint64_t*>(at);
+      return __ldg(reinterpret_cast<const std::uint64_t*>(at));
   }
 }
 [[nodiscard]] __device__ __forceinline__ std::uint64_t high_word(const Column& column, std::int64_t row) {
-  return *reinterpret_cast<const std::uint64_t*>(column.data + row * column.stride + sizeof(std::uint64_t));
+  return __ldg(reinterpret_cast<const std::uint64_t*>(column.data + row * column.stride) + 1);
 }
 
 [[nodiscard]] __device__ __forceinline__ std::uint64_t hash_value(const Column& column, std::int64_t row,
