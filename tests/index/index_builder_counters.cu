@@ -29,11 +29,11 @@ int main() {
   const radixmlp::DeviceIndexBuilder builder({.ragged_rows = rows, .compact_rows = rows, .sequences = sequences});
   DeviceBackend::Array<std::byte> index(std::vector<std::byte>(builder.index_bytes()));
   DeviceBackend::Array<std::byte> workspace(std::vector<std::byte>(builder.workspace_bytes()));
-  const radixmlp::PrefixIndexView view = builder.build(
-      nullptr,
-      radixmlp::RaggedBatch<std::int32_t>{.tokens = {device_tokens.data(), tokens.size()},
-                                          .cu_seqlens = {device_cu.data(), cu_seqlens.size()}},
-      {index.data(), builder.index_bytes()}, {workspace.data(), builder.workspace_bytes()});
+  const radixmlp::PrefixIndexView view =
+      builder.build(nullptr,
+                    radixmlp::RaggedBatch<std::int32_t>{.tokens = {device_tokens.data(), tokens.size()},
+                                                        .cu_seqlens = {device_cu.data(), cu_seqlens.size()}},
+                    {index.data(), builder.index_bytes()}, {workspace.data(), builder.workspace_bytes()});
   radixmlp::IndexCounts counts;
   radixmlp::query_counts(nullptr, view, &counts);
   radixmlp_test::check_cuda(cudaDeviceSynchronize());

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // What DeviceIndexPipeline may rely on is the order that events give it, and nothing else: streams run beside each
-// other. So here the CUDA runtime is a double that does every call at once and keeps, in vector clocks, what has to have
-// happened before it. Needs the toolkit's headers, no GPU and no library.
+// other. So here the CUDA runtime is a double that does every call at once and keeps, in vector clocks, what has to
+// have happened before it. Needs the toolkit's headers, no GPU and no library.
 
 #include <algorithm>
 #include <cstddef>
