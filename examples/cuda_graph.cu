@@ -49,7 +49,8 @@ __global__ void project_kernel(RowView<const float> hidden, RowView<float> q, Ro
 }
 __global__ void attention_kernel(RowView<const float> v, RowView<float> out, const std::int32_t* cu_q,
                                  const std::int32_t* cu_k, std::int32_t segments) {
-  for (std::int32_t e = static_cast<std::int32_t>(threadIdx.x); e < segments; e += static_cast<std::int32_t>(blockDim.x)) {
+  for (std::int32_t e = static_cast<std::int32_t>(threadIdx.x); e < segments;
+       e += static_cast<std::int32_t>(blockDim.x)) {
     const std::int32_t queries = cu_q[e + 1] - cu_q[e], keys = cu_k[e + 1] - cu_k[e];
     for (std::int32_t i = 0; i < queries; ++i) {
       const std::int32_t seen = keys - queries + i + 1;
@@ -80,7 +81,9 @@ struct Batch {
       cu_seqlens.push_back(static_cast<std::int32_t>(tokens.size()));
     }
   }
-  [[nodiscard]] radixmlp::RaggedBatch<std::int32_t> ragged() const { return {.tokens = tokens, .cu_seqlens = cu_seqlens}; }
+  [[nodiscard]] radixmlp::RaggedBatch<std::int32_t> ragged() const {
+    return {.tokens = tokens, .cu_seqlens = cu_seqlens};
+  }
 };
 
 // The same in double, row by row; the largest difference.
@@ -101,13 +104,14 @@ double largest_difference(const Batch& batch, const std::vector<float>& rows) {
   return largest;
 }
 
-// [capture]
 // What the graph is captured for. Everything it touches is allocated once, at addresses that stay.
 constexpr radixmlp::IndexCapacity capacity{.ragged_rows = 64, .compact_rows = 32, .sequences = 8, .max_seqlen = 16};
 
 class CapturedLayer {
  public:
   CapturedLayer(cudaStream_t stream, bool builds_index) : stream_(stream) {
+    // [capture]
+    // IndexCapacity{.ragged_rows = 64, .compact_rows = 32, .sequences = 8, .max_seqlen = 16}, at an address that stays.
     index_ = radixmlp::empty_index(stream, capacity, index_memory_.span());
     // The plan is the index's own maps and constants: made once, good for every batch.
     const radixmlp::AttentionPlanOptions fixed{.keep_empty = true};
@@ -120,14 +124,15 @@ class CapturedLayer {
     const CompactedBlock<float> block(index_, widths, workspace_.span(), decision, plan);
     check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     if (builds_index) {  // the first kernels of the graph; what it needs of the batch is on the device
-      static_cast<void>(builder_.build(stream, radixmlp::RaggedBatch<std::int32_t>{.tokens = tokens.span(), .cu_seqlens = cu_seqlens.span()},
-                                       index_memory_.span(), build_workspace_.span()));
+      static_cast<void>(builder_.build(
+          stream, radixmlp::RaggedBatch<std::int32_t>{.tokens = tokens.span(), .cu_seqlens = cu_seqlens.span()},
+          index_memory_.span(), build_workspace_.span()));
     }
     enqueue(block);
     check(cudaStreamEndCapture(stream, &graph_));
     check(cudaGraphInstantiate(&executable_, graph_, 0));
+    // [/capture]
   }
-  // [/capture]
   ~CapturedLayer() {
     cudaGraphExecDestroy(executable_);
     cudaGraphDestroy(graph_);
@@ -203,8 +208,7 @@ class CapturedLayer {
 };
 
 std::vector<Batch> batches() {
-  return {Batch({{1, 2, 3, 4, 5}, {1, 2, 3, 9}, {1, 2, 3}}),
-          Batch({{7, 7, 7}, {}, {7, 7, 7}, {7, 7, 8}, {5}}),
+  return {Batch({{1, 2, 3, 4, 5}, {1, 2, 3, 9}, {1, 2, 3}}), Batch({{7, 7, 7}, {}, {7, 7, 7}, {7, 7, 8}, {5}}),
           Batch({std::vector<std::int32_t>(16, 3), std::vector<std::int32_t>(16, 3), std::vector<std::int32_t>(9, 3)}),
           Batch({{1}, {2}, {3}, {4}, {5}, {6}, {7}, {1, 8}})};
 }
