@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// The index of a batch whose tokens are on the GPU, built there, against the host's builder and an upload of its maps; and
-// what a step of an engine takes with the index built before each compute, ahead on the host, and on the GPU. "Compute" is
-// a kernel that spins. Every index is compared with the host's before any timing. Exits with 77 where there is no GPU.
+// The index of a batch whose tokens are on the GPU, built there, against the host's builder and an upload of its maps;
+// and what a step of an engine takes with the index built before each compute, ahead on the host, and on the GPU.
+// "Compute" is a kernel that spins. Every index is compared with the host's before any timing. Exits with 77 where
+// there is no GPU.
 
 #include <cuda_runtime.h>
 
@@ -258,8 +259,8 @@ class Comparison {
   [[nodiscard]] const Report& result() const { return report_; }
 
  private:
-  // Medians of samples that take turns: build on the host; upload; both, until the maps are there; enqueue a build on the
-  // GPU; the same until the maps are there; its kernels; the kernels as a graph.
+  // Medians of samples that take turns: build on the host; upload; both, until the maps are there; enqueue a build on
+  // the GPU; the same until the maps are there; its kernels; the kernels as a graph.
   static std::vector<double> build_us(Builders& builders, const Case& of, const BuildGraph& graph) {
     constexpr std::size_t rounds = 41;
     constexpr std::size_t launches = 20;
@@ -332,9 +333,7 @@ class Comparison {
             finish();
           }
         },
-        [&] {
-          steps_ahead(pipeline, builders, cases, steps, [&](const Case&, const PrefixIndexView&) { finish(); });
-        },
+        [&] { steps_ahead(pipeline, builders, cases, steps, [&](const Case&, const PrefixIndexView&) { finish(); }); },
         [&] {
           for (std::size_t step = 0; step < steps; ++step) {
             static_cast<void>(builders.on_device(cases[step % cases.size()]));
@@ -378,8 +377,9 @@ void compare_synthetic(Comparison& comparison, bool tiny) {
   struct Shape {
     std::int32_t sequences, length;
   };
-  const std::vector<Shape> shapes = tiny ? std::vector<Shape>{{6, 200}, {300, 1}}
-                                         : std::vector<Shape>{{256, 1}, {32, 512}, {256, 512}, {2048, 512}, {65'536, 1}};
+  const std::vector<Shape> shapes = tiny
+                                        ? std::vector<Shape>{{6, 200}, {300, 1}}
+                                        : std::vector<Shape>{{256, 1}, {32, 512}, {256, 512}, {2048, 512}, {65'536, 1}};
   for (const auto& [sequences, length] : shapes) {
     for (const std::int32_t quarters : {0, 2}) {
       if (length > 1 || quarters == 0) {

@@ -2,9 +2,9 @@
 #pragma once
 
 // A stack of layers that is recorded once for a capacity and replayed for other batches: a CUDA graph on the device,
-// the same calls again on the host. Goes behind block_cases.hpp.
+// the same calls again on the host. Goes behind block_cases.hpp and a class Builder, which enqueues the build of an
+// index for a capacity from arrays in the backend's memory.
 
-#include <array>
 #include <limits>
 
 #include "radixmlp/index/index_capacity.hpp"
@@ -13,41 +13,13 @@ namespace {
 
 using radixmlp::IndexCapacity;
 using radixmlp::IndexCounts;
-using radixmlp::IndexFault;
 
 constexpr IndexCapacity capacity{.ragged_rows = 48, .compact_rows = 32, .sequences = 7, .max_seqlen = 24};
-constexpr std::size_t index_words = radixmlp::index_bytes(capacity) / sizeof(std::int32_t);
 constexpr std::size_t ragged_floats = capacity.ragged_rows * hidden_width;
 constexpr std::size_t compact_floats = capacity.compact_rows * hidden_width;
 constexpr std::size_t pooled_floats = capacity.sequences * hidden_width;
+constexpr std::size_t row_slots = capacity.ragged_rows, sequence_slots = capacity.sequences;
 constexpr float untouched = 77.0F;
-
-// Stands for a builder in the graph: from its inbox, a fault and its value, or 0, 0 and the block that stage_index
-// made.
-struct InboxBuilder {
-  const std::int32_t* inbox;
-  std::int32_t* block;
-  std::int64_t ragged_cu, compact_cu, counts;  // in words
-
-  RADIXMLP_HOST_DEVICE void operator()(std::int64_t) const {
-    if (inbox[0] == 0) {
-      for (std::int64_t i = 0; i < counts + 4; ++i) {  // all but the fault
-        block[i] = inbox[2 + i];
-      }
-      return;
-    }
-    for (std::int64_t s = 0; s <= capacity.sequences; ++s) {
-      block[ragged_cu + s] = block[compact_cu + s] = 0;
-    }
-    for (std::int64_t i = 0; i < 3; ++i) {
-      block[counts + i] = -1;
-    }
-    if (block[counts + 4] == 0) {
-      block[counts + 4] = inbox[0];
-      block[counts + 6] = inbox[1];
-    }
-  }
-};
 
 // Everything at addresses that stay, and the recording.
 class Recorded {
@@ -55,7 +27,7 @@ class Recorded {
   static constexpr int layers = Backend::on_device ? 1 : 2;
 
   Recorded(AttentionLayout layout, bool builds) : builds_(builds) {
-    view_ = radixmlp::capacity_index(capacity, {index_memory_.data(), radixmlp::index_bytes(capacity)});
+    view_ = radixmlp::capacity_index(capacity, index_span());
     index_memory_.write(0, std::vector<std::byte>(radixmlp::index_bytes(capacity)));
     radixmlp::CompactionDecision decision = always.decide(view_, layout);
     std::vector<std::int32_t> plan_memory(radixmlp::attention_plan_entries(view_, {.keep_empty = true}));
@@ -79,26 +51,15 @@ class Recorded {
     positions_.write(0, batch.positions);
     expanded_.write(0, std::vector<float>(hidden.size(), untouched));
     pooled_.write(0, std::vector<float>(pooled_floats, untouched));
-    std::vector<std::byte> staged(radixmlp::index_bytes(capacity) + radixmlp::index_alignment);
-    const std::size_t skip =
-        radixmlp::index_alignment - reinterpret_cast<std::uintptr_t>(staged.data()) % radixmlp::index_alignment;
-    const std::span<std::byte> aligned = std::span(staged).subspan(skip, radixmlp::index_bytes(capacity));
     if (builds_) {
-      std::vector<std::int32_t> inbox(2 + index_words);
-      radixmlp::Status status = radixmlp::fits(batch.host_index, capacity);
-      if (status.ok()) {
-        const PrefixIndexView index = radixmlp::stage_index(batch.host_index, capacity, aligned);
-        std::memcpy(inbox.data() + 2, index.block.data(), index.block.size());
-      } else {
-        const std::array names{"", "ragged_rows", "compact_rows", "sequences", "max_seqlen"};
-        inbox[0] = static_cast<std::int32_t>(std::find(names.begin(), names.end(), std::string(status.argument)) -
-                                             names.begin());
-        inbox[1] = static_cast<std::int32_t>(status.value);
-      }
-      inbox_.write(0, inbox);
+      write_arrays(batch.spec);
     } else {
-      const PrefixIndexView index = radixmlp::stage_index(batch.host_index, capacity, aligned);
-      static_cast<void>(backend_.place(index, {index_memory_.data(), radixmlp::index_bytes(capacity)}));
+      std::vector<std::byte> staged(radixmlp::index_bytes(capacity) + radixmlp::index_alignment);
+      const std::size_t skip =
+          radixmlp::index_alignment - reinterpret_cast<std::uintptr_t>(staged.data()) % radixmlp::index_alignment;
+      const PrefixIndexView index = radixmlp::stage_index(
+          batch.host_index, capacity, std::span(staged).subspan(skip, radixmlp::index_bytes(capacity)));
+      static_cast<void>(backend_.place(index, index_span()));
       backend_.synchronize();  // `staged` ends here
     }
     graph_->launch();
@@ -127,13 +88,13 @@ class Recorded {
  private:
   void record() {
     if (builds_) {
-      const auto word = [this](const void* at) {
-        return (static_cast<const std::byte*>(at) - index_memory_.data()) /
-               static_cast<std::int64_t>(sizeof(std::int32_t));
-      };
-      backend_.for_each(1,
-                        InboxBuilder{inbox_.data(), reinterpret_cast<std::int32_t*>(index_memory_.data()),
-                                     word(view_.ragged_cu.data()), word(view_.compact_cu.data()), word(view_.counts)});
+      builder_.build(backend_,
+                     {.tokens = {tokens_.data(), row_slots},
+                      .cu_seqlens = {cu_seqlens_.data(), sequence_slots + 1},
+                      .token_keys = std::span<const radixmlp::Key128>(token_keys_.data(), row_slots),
+                      .sequence_keys = std::span<const radixmlp::Key128>(sequence_keys_.data(), sequence_slots),
+                      .opt_out = {opt_out_.data(), sequence_slots}},
+                     index_span());
     }
     const auto where = backend_.where();
     const RowView<float> state =
@@ -161,13 +122,32 @@ class Recorded {
                  RowView<float>(pooled_.data(), capacity.sequences, hidden_width));
   }
 
+  // The batch's arrays where the recording reads them: as many entries as the capacity has, sequences behind the last
+  // empty, attributes that the batch has not 0.
+  void write_arrays(const BatchSpec& spec) {
+    const auto write = [](auto& memory, auto values, std::size_t size, auto rest) {
+      values.resize(size, rest);
+      memory.write(0, values);
+    };
+    write(tokens_, std::vector<std::int32_t>(spec.tokens.begin(), spec.tokens.end()), row_slots, 0);
+    write(cu_seqlens_, spec.cu_seqlens, sequence_slots + 1, spec.rows());
+    write(token_keys_, spec.token_keys, row_slots, radixmlp::Key128{});
+    write(sequence_keys_, spec.sequence_keys, sequence_slots, radixmlp::Key128{});
+    write(opt_out_, spec.opt_out, sequence_slots, std::uint8_t{0});
+  }
+
+  std::span<std::byte> index_span() { return {index_memory_.data(), radixmlp::index_bytes(capacity)}; }
+
   template <class T>
   using Memory = typename Backend::template Sparse<T>;
 
   bool builds_;
   Backend backend_;
   Memory<std::byte> index_memory_{radixmlp::index_bytes(capacity)};
-  Memory<std::int32_t> inbox_{2 + index_words};
+  Memory<std::int32_t> tokens_{row_slots}, cu_seqlens_{sequence_slots + 1};
+  Memory<radixmlp::Key128> token_keys_{row_slots}, sequence_keys_{sequence_slots};
+  Memory<std::uint8_t> opt_out_{sequence_slots};
+  Builder builder_{capacity};
   Memory<float> ragged_{ragged_floats}, compact_{compact_floats}, expanded_{ragged_floats}, pooled_{pooled_floats};
   Memory<std::int32_t> positions_{ragged_floats}, compact_positions_{compact_floats};  // more than enough
   std::unique_ptr<typename Backend::template Array<std::int32_t>> plan_memory_;
@@ -243,17 +223,22 @@ inline std::string refusal_of(Recorded& recorded, const Case& batch) {
   return "none";
 }
 
-inline std::vector<std::pair<BatchSpec, std::string>> oversized() {
+struct Oversized {
+  BatchSpec spec;
+  std::string refusal;
+  bool in_arrays = true;  // the arrays of the capacity can hold it, so that the device can come to know
+};
+inline std::vector<Oversized> oversized() {
   const std::vector<std::int32_t> five{1, 2, 3, 4, 5};
   std::vector<std::vector<std::int32_t>> rows(7, std::vector<std::int32_t>(7, 1)), compact(7, five), sequences(8);
   for (std::size_t s = 0; s < 7; ++s) {
     compact[s][0] = static_cast<std::int32_t>(s);
   }
   sequences[7] = five;
-  return {{spec_of(rows), "radixmlp: ragged_rows = 49: must fit the capacity, 48"},
-          {spec_of(compact), "radixmlp: compact_rows = 35: must fit the capacity, 32"},
-          {spec_of(sequences), "radixmlp: sequences = 8: must fit the capacity, 7"},
-          {spec_of({std::vector<std::int32_t>(25, 5)}), "radixmlp: max_seqlen = 25: must fit the capacity, 24"}};
+  return {{spec_of(compact), "radixmlp: compact_rows = 35: must fit the capacity, 32"},
+          {spec_of(rows), "radixmlp: ragged_rows = 49: must fit the capacity, 48"},
+          {spec_of({std::vector<std::int32_t>(25, 5)}), "radixmlp: max_seqlen = 25: must fit the capacity, 24"},
+          {spec_of(sequences), "radixmlp: sequences = 8: must fit the capacity, 7", false}};
 }
 
 }  // namespace
@@ -278,7 +263,10 @@ TEST_CASE("what is recorded for a capacity is right for every batch that fits, a
       CHECK(fault_of(recorded.query(), recorded.view()) == "");
       auto refused = oversized();
       refused.resize(layout == ragged ? refused.size() : 1);
-      for (const auto& [spec, message] : refused) {
+      for (const auto& [spec, message, in_arrays] : refused) {
+        if (builds && !in_arrays) {
+          continue;
+        }
         const Case batch(spec);
         const std::vector<std::byte> before = recorded.index_block();
         if (!builds) {  // the host knows: nothing is enqueued

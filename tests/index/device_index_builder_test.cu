@@ -434,7 +434,9 @@ TEST_CASE("what is malformed or does not fit is a fault, and no index") {
     DeviceBackend::Array<std::int32_t> cu(wrong.cu_seqlens), past(wrong.past_lengths);
     const PrefixIndexView view = device.build(small_batch(tokens, cu, past));
     CHECK(not_empty(device.download(view)) == "");
-    // A batch that fits has an index, but does not hide the fault of one that came before.
+    // Neither another wrong batch nor one that fits, which has an index, hides the fault of one that came before.
+    DeviceBackend::Array<std::int32_t> other_cu(Ints{2, 5, 5, 5, 5});
+    device.build(small_batch(tokens, other_cu, good_past));
     device.build(small_batch(tokens, good_cu, good_past));
     CHECK(device.download(view).counts->compact_rows == 5);
     const IndexCounts first = device.query(view);
@@ -637,10 +639,11 @@ TEST_CASE("as docs/integration.md has it") {
   index = builder.build(stream, radixmlp::RaggedBatch<std::int32_t>{.tokens = tokens, .cu_seqlens = cu_seqlens},
                         index_memory, workspace);
 
-  // Only where the host wants N': counts is pinned memory.
+  // Only where the host wants N': counts is pinned memory; an event can wait for the stream too. Throws if the batch
+  // was malformed.
   radixmlp::query_counts(stream, index, counts);
-  cudaStreamSynchronize(stream);                                                    // or an event, later
-  const radixmlp::PrefixIndexView filled = radixmlp::filled_index(index, *counts);  // throws if the batch was malformed
+  cudaStreamSynchronize(stream);
+  const radixmlp::PrefixIndexView filled = radixmlp::filled_index(index, *counts);
   // [/build]
   CHECK(filled.compact_rows == 7);
   CHECK(filled.ragged_rows == 14);
