@@ -360,6 +360,10 @@ TEST_CASE("prefixes whose hashes are equal are found and told apart") {
     CHECK(build_difference<std::int64_t, std::uint8_t, Key128>(device, specs[i], expected, AxisOrder::axis_major, 0,
                                                                0) == "");
     CHECK(device.repaired());
+    Device whole_hashes(roomy_capacity);
+    CHECK(build_difference<std::int64_t, std::uint8_t, Key128>(whole_hashes, specs[i], expected, AxisOrder::axis_major,
+                                                               0, 0) == "");
+    CHECK_FALSE(whole_hashes.repaired());
   }
 
   // All of them: one-token sequences.
