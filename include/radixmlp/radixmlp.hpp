@@ -18,6 +18,7 @@
 #include "radixmlp/index/attention_plan.hpp"
 #include "radixmlp/index/compact_inputs.hpp"
 #include "radixmlp/index/duplicates.hpp"
+#include "radixmlp/index/index_capacity.hpp"
 #include "radixmlp/index/index_stats.hpp"
 #include "radixmlp/index/pooled_rows.hpp"
 #include "radixmlp/index/prefix_index.hpp"

@@ -1,9 +1,25 @@
 // SPDX-License-Identifier: MIT
+#include "radixmlp/index/device_index_builder.cuh"
 #include "support/device_backend.cuh"
 
 using Backend = radixmlp_test::DeviceBackend;
 
+class Builder {
+ public:
+  explicit Builder(const radixmlp::IndexCapacity& capacity)
+      : builder_(capacity), workspace_(std::vector<std::byte>(builder_.workspace_bytes())) {}
+
+  void build(const Backend& backend, const radixmlp::RaggedBatch<std::int32_t>& batch, std::span<std::byte> memory) {
+    static_cast<void>(builder_.build(backend.where(), batch, memory, {workspace_.data(), builder_.workspace_bytes()}));
+  }
+
+ private:
+  radixmlp::DeviceIndexBuilder builder_;
+  Backend::Array<std::byte> workspace_;
+};
+
 #include "block/block_cases.hpp"
+#include "block/capacity_cases.hpp"
 
 TEST_CASE("a layer can be captured in a graph and holds exactly its own launches") {
   if (skip_without(Backend::present(), "CUDA device"))

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: MIT
 #
-# Compiles row_code.cu for ARCHS and reads what came of it: no warning; no kernel spills, has local memory or takes more than
-# 64 registers; those that copy load four vectors before they store the first, of 16 bytes (from sm_100 on: of 32).
-#   cmake -DNVCC=... -DSOURCE=row_code.cu -DINCLUDE=include -DWORK=dir [-DARCHS=75,80,86,89,90,100,120] -P check_row_code.cmake
+# Compiles SOURCE for ARCHS and reads what came of its KERNELS or more: no warning; none spills, has local memory or takes
+# more than 64 registers; those that copy, in row_code.cu, load four vectors before they store the first, of 16 bytes (from
+# sm_100 on: of 32).
+#   cmake -DNVCC=... -DSOURCE=row_code.cu -DKERNELS=12 -DINCLUDE=include -DWORK=dir [-DARCHS=75,80,86,89,90,100,120]
+#         -P check_row_code.cmake
 cmake_minimum_required(VERSION 3.24)
 if(NOT ARCHS)
   set(ARCHS 75,80,86,89,90,100,120)
 endif()
 string(REPLACE "," ";" ARCHS "${ARCHS}")
+get_filename_component(name "${SOURCE}" NAME_WE)
 
 file(REMOVE_RECURSE "${WORK}")
 file(MAKE_DIRECTORY "${WORK}")
@@ -30,7 +33,7 @@ foreach(arch IN LISTS ARCHS)
   list(LENGTH kernels kernel_count)
   list(LENGTH frames frame_count)
   list(LENGTH registers register_count)
-  if(kernel_count LESS 12 OR NOT kernel_count EQUAL frame_count OR NOT kernel_count EQUAL register_count)
+  if(kernel_count LESS KERNELS OR NOT kernel_count EQUAL frame_count OR NOT kernel_count EQUAL register_count)
     message(FATAL_ERROR "sm_${arch}: cannot read ptxas' ${kernel_count} kernels:\n${said}")
   endif()
   set(most 0)
@@ -49,13 +52,15 @@ foreach(arch IN LISTS ARCHS)
   message("sm_${arch}: ${kernel_count} kernels, no spill, at most ${most} registers")
 
   # PTX: the accesses to global memory of each kernel, in order.
-  file(STRINGS "${WORK}/row_code.ptx" lines REGEX "\\.entry|(ld|st)[.a-z]*\\.(v[24]\\.)?[ubsf][0-9]+|\\.local")
+  file(STRINGS "${WORK}/${name}.ptx" lines REGEX "\\.entry|(ld|st)[.a-z]*\\.(v[24]\\.)?[ubsf][0-9]+|\\.local")
   set(kernel "")
-  set(names "")
+  set(copies "")
   foreach(line IN LISTS lines)
     if(line MATCHES "\\.entry (_[A-Za-z0-9_]*)")
       set(kernel "${CMAKE_MATCH_1}")
-      list(APPEND names "${kernel}")
+      if(kernel MATCHES "(mapped_rows|multicast_rows|copy_runs)_kernel")
+        list(APPEND copies "${kernel}")
+      endif()
       set(accesses_${kernel} "")
     elseif(line MATCHES "\\.local")
       message(SEND_ERROR "sm_${arch}: local memory: ${kernel}: ${line}")
@@ -68,10 +73,7 @@ foreach(arch IN LISTS ARCHS)
       endif()
     endif()
   endforeach()
-  foreach(kernel IN LISTS names)
-    if(kernel MATCHES "sum_rows_kernel")
-      continue()
-    endif()
+  foreach(kernel IN LISTS copies)
     if(kernel MATCHES "Lb1EEE")  # copy_mapped_rows_kernel of wide vectors
       set(wanted "v4.32")
       if(arch GREATER_EQUAL 100)

@@ -204,8 +204,5 @@ template <class... Copies>
 [[nodiscard]] inline RowExtents gather_extents(const PrefixIndexView& index) noexcept {
   return {index.ragged_rows, index.padded_rows};
 }
-[[nodiscard]] inline RowExtents scatter_extents(const PrefixIndexView& index) noexcept {
-  return {index.compact_rows, index.ragged_rows};
-}
 
 }  // namespace radixmlp::inline v0::inline RADIXMLP_MODE::detail
