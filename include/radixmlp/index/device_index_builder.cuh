@@ -13,9 +13,7 @@
 #include "radixmlp/index/index_capacity.hpp"
 #include "radixmlp/index/ragged_batch.hpp"
 
-namespace radixmlp::inline v0::inline RADIXMLP_MODE {
-
-namespace detail {
+namespace radixmlp::inline v0::inline RADIXMLP_MODE::detail::inline RADIXMLP_ARCHS {
 
 // Rows, compact rows and sequences of a capacity: what is counted on the device then has a bit to spare.
 inline constexpr std::int32_t most_device_rows = std::int32_t{1} << 30;
@@ -62,7 +60,9 @@ RADIXMLP_HIDDEN inline void launch_build(void (*kernel)(IndexBuild, Arguments...
       "cudaLaunchKernel");
 }
 
-}  // namespace detail
+}  // namespace radixmlp::inline v0::inline RADIXMLP_MODE::detail::inline RADIXMLP_ARCHS
+
+namespace radixmlp::inline v0::inline RADIXMLP_MODE::inline RADIXMLP_ARCHS {
 
 // Bytes of device memory that a build of batches of up to `rows` rows works in, whatever their sequences.
 [[nodiscard]] RADIXMLP_HIDDEN inline std::size_t device_index_workspace_bytes(std::int32_t rows) {
@@ -176,4 +176,4 @@ class RADIXMLP_HIDDEN DeviceIndexBuilder {
   std::uint64_t hash_mask_;
 };
 
-}  // namespace radixmlp::inline v0::inline RADIXMLP_MODE
+}  // namespace radixmlp::inline v0::inline RADIXMLP_MODE::inline RADIXMLP_ARCHS

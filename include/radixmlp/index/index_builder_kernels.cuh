@@ -29,7 +29,7 @@
 //
 // The scans are CUB's, from its parts for one's own kernels: cub::DeviceScan takes an error that the engine has not
 // read yet (cudaPeekAtLastError) for its own, and launches two kernels.
-namespace radixmlp::inline v0::inline RADIXMLP_MODE::detail {
+namespace radixmlp::inline v0::inline RADIXMLP_MODE::detail::inline RADIXMLP_ARCHS {
 
 inline constexpr int build_threads = 512;  // of a block, which takes as many rows
 inline constexpr int hash_bits = 62;
@@ -466,4 +466,4 @@ inline __global__ void __launch_bounds__(build_threads) RADIXMLP_HIDDEN
   }
 }
 
-}  // namespace radixmlp::inline v0::inline RADIXMLP_MODE::detail
+}  // namespace radixmlp::inline v0::inline RADIXMLP_MODE::detail::inline RADIXMLP_ARCHS

@@ -6,10 +6,11 @@
 #include <stdexcept>
 #include <vector>
 
-// The few names of torch/extension.h that pytorch.cpp uses, for machines without PyTorch: what is compiled and run here is
-// our side of the call.
+// The few names of torch/extension.h that pytorch.cpp uses, for machines without PyTorch: what is compiled and run here
+// is our side of the call.
 #define TORCH_CHECK(condition, message) \
-  if (!(condition)) throw std::runtime_error(message)
+  if (!(condition))                     \
+  throw std::runtime_error(message)
 
 #define TORCH_EXTENSION_NAME radixmlp_index
 #define PYBIND11_MODULE(name, module) [[maybe_unused]] static void register_module(torch::Module& module)
