@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: MIT
 #
 # Builds and tests all that this machine can: the host part with g++ and clang++ and under sanitizers, and, where nvcc is,
-# the device part for sm_80, sm_90 and sm_100, with its tests on a GPU or in the PTX emulator.
+# the device part for sm_80, sm_90 and sm_100 (the code of its kernels for sm_75 to sm_120), with its tests on a GPU or in
+# the PTX emulator.
 #
 #   scripts/test.sh            everything
 #   scripts/test.sh STEP...    some of: host clang asan tsan cuda ptxemu
