@@ -366,6 +366,16 @@ TEST_CASE("prefixes whose hashes are equal are found and told apart") {
     CHECK_FALSE(whole_hashes.repaired());
   }
 
+  // First rows are no other rows, whatever stands before them in the arrays.
+  for (const auto& sequences : std::vector<std::vector<std::vector<std::int32_t>>>{
+           {{1}, {2}, {1, 2}}, {{1, 2}, {2}}, {{2, 1, 1}, {1}, {1, 1}}}) {
+    const BatchSpec spec = spec_of(sequences);
+    Device device(roomy_capacity, 0);
+    CHECK(build_difference<std::int32_t, std::int32_t, Key128>(device, spec, oracle(spec), AxisOrder::one_axis, 0, 0) ==
+          "");
+    CHECK(device.repaired());
+  }
+
   // All of them: one-token sequences.
   BatchSpec spec;
   for (std::int32_t i = 0; i < 700; ++i) {
