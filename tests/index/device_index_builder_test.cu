@@ -207,7 +207,7 @@ std::string build_difference(Device& device, const BatchSpec& spec, const Oracle
 
 int random_batches() {
   const char* count = std::getenv("RADIXMLP_RANDOM_BATCHES");
-  return count ? std::atoi(count) : 12;
+  return count ? std::atoi(count) : 8;
 }
 
 constexpr IndexCapacity roomy_capacity{.ragged_rows = 5000, .compact_rows = 5100, .sequences = 80};
@@ -290,7 +290,7 @@ TEST_CASE("real requests") {
 TEST_CASE("batches that are a block of threads, a row more, a row less") {
   if (skip_without(DeviceBackend::present(), "a GPU"))
     return;
-  for (const std::int32_t rows : {1, 511, 512, 513, 1024, 1025, 2048}) {
+  for (const std::int32_t rows : {1, 511, 512, 513, 1025}) {
     // Of equal tokens, so that the place alone tells rows apart; of the Thue-Morse sequence and its inverse, whose sums
     // and polynomials agree; of one token each.
     for (const int kind : {0, 1, 2}) {
@@ -323,7 +323,7 @@ TEST_CASE("prefixes whose hashes are equal are found and told apart") {
   RandomBatches random(7);
   int repaired = 0;
   int not_repaired = 0;
-  for (int i = 0; i < random_batches(); ++i) {
+  for (int i = 0; i < random_batches() / 2; ++i) {
     const BatchSpec spec = random.next();
     const OracleIndex expected = oracle(spec);
     for (const int bits : {0, 1, 5}) {
@@ -364,6 +364,16 @@ TEST_CASE("prefixes whose hashes are equal are found and told apart") {
     CHECK(build_difference<std::int64_t, std::uint8_t, Key128>(whole_hashes, specs[i], expected, AxisOrder::axis_major,
                                                                0, 0) == "");
     CHECK_FALSE(whole_hashes.repaired());
+  }
+
+  // First rows are no other rows, whatever stands before them in the arrays.
+  for (const auto& sequences : std::vector<std::vector<std::vector<std::int32_t>>>{
+           {{1}, {2}, {1, 2}}, {{1, 2}, {2}}, {{2, 1, 1}, {1}, {1, 1}}}) {
+    const BatchSpec spec = spec_of(sequences);
+    Device device(roomy_capacity, 0);
+    CHECK(build_difference<std::int32_t, std::int32_t, Key128>(device, spec, oracle(spec), AxisOrder::one_axis, 0, 0) ==
+          "");
+    CHECK(device.repaired());
   }
 
   // All of them: one-token sequences.

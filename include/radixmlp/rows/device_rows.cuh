@@ -185,10 +185,9 @@ RADIXMLP_ALWAYS_INLINE inline void zero_rows_behind(cudaStream_t stream, const s
   if (launch.rows == 0 || launch.row_bytes == 0) {
     return;
   }
-  const bool vectors =
-      (reinterpret_cast<std::uintptr_t>(launch.target) | static_cast<std::uint64_t>(launch.stride | launch.row_bytes)) %
-          16 ==
-      0;
+  const std::uint64_t bits =
+      reinterpret_cast<std::uintptr_t>(launch.target) | static_cast<std::uint64_t>(launch.stride | launch.row_bytes);
+  const bool vectors = bits % 16 == 0;
   const std::int64_t blocks = std::min((launch.rows + detail::row_warps - 1) / detail::row_warps, most_blocks);
   void* arguments[] = {&launch};
   detail::raise_unless_success(
