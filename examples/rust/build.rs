@@ -15,6 +15,7 @@ fn main() {
         assert!(output.status.success(), "pkg-config does not find radixmlp-c: set RADIXMLP_LIB_DIR or PKG_CONFIG_PATH");
         String::from_utf8(output.stdout).expect("a path in UTF-8").trim().to_owned()
     });
+    println!("cargo:rerun-if-changed={dir}/libradixmlp_c.a");
     // [link]
     println!("cargo:rustc-link-search=native={dir}");
     println!("cargo:rustc-link-lib=static=radixmlp_c");
