@@ -1,27 +1,10 @@
+# SPDX-License-Identifier: MIT
+#
 # What only this project's own tests, benchmarks and examples need. A consumer never gets here.
 
-include(CheckLanguage)
 include(FetchContent)
 
-if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
-  set(CMAKE_BUILD_TYPE Release)
-endif()
 set(CMAKE_CXX_EXTENSIONS OFF)
-
-# CUDA as a language, for our own device targets: radixmlp_can_build_cuda tells whether there are any.
-set(radixmlp_can_build_cuda OFF)
-if(radixmlp_has_cuda)
-  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-    set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 100)
-  endif()
-  check_language(CUDA)
-  if(CMAKE_CUDA_COMPILER)
-    enable_language(CUDA)
-    set(radixmlp_can_build_cuda ON)
-  elseif(RADIXMLP_CUDA STREQUAL "ON")
-    message(FATAL_ERROR "RADIXMLP_CUDA=ON, but no CUDA compiler works here (set CMAKE_CUDA_COMPILER)")
-  endif()
-endif()
 
 # Flags of our own targets: warnings, errors where we are the top level.
 add_library(radixmlp_development INTERFACE)
@@ -34,6 +17,9 @@ if(PROJECT_IS_TOP_LEVEL)
   target_compile_options(radixmlp_development INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-Werror>"
                                                         "$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>")
 endif()
+foreach(target IN LISTS radixmlp_c_libraries)
+  target_compile_options(${target} PRIVATE "$<TARGET_PROPERTY:radixmlp_development,INTERFACE_COMPILE_OPTIONS>")
+endforeach()
 
 # Real inputs that are not part of the project; what uses them skips without.
 set(RADIXMLP_SHARED_DIR "${PROJECT_SOURCE_DIR}/../shared" CACHE PATH "Folder with workloads/ and models/")
@@ -97,9 +83,9 @@ function(radixmlp_add_test)
     if(arg_DEVICE)
       add_dependencies(radixmlp_device "${program}")
     endif()
-    set(program "$<TARGET_FILE:${program}>")
+    set(program ${CMAKE_CROSSCOMPILING_EMULATOR} "$<TARGET_FILE:${program}>")
   endif()
-  list(PREPEND arg_COMMAND "${program}")
+  list(PREPEND arg_COMMAND ${program})
   if(arg_DEVICE AND RADIXMLP_PTXEMU_DIR)
     foreach(schedule IN ITEMS "1;0" "2;1" "3;3")
       list(GET schedule 0 seed)

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: MIT
+#
 # radixmlp::cuda, defined here for the build tree and for the installed package alike: what it needs depends on the CMake
 # that reads it. Expects the target radixmlp::radixmlp, and CUDAToolkit to be found.
 

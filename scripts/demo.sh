@@ -36,4 +36,5 @@ if [[ $program == radixmlp_demo ]]; then
   configure -DRADIXMLP_CUDA=OFF
 fi
 cmake --build "$build" --target "$program" --parallel "${JOBS:-$(nproc)}" >&2
+[[ $program == radixmlp_demo ]] && choose_openblas_kernels "$build/examples/$program"
 exec "$build/examples/$program" "$@"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 #
-# Formats the C++ and CUDA sources; with --check only says which are not formatted. Uses clang-format 14, the version that
+# Formats the C, C++ and CUDA sources; with --check only says which are not formatted. Uses clang-format 14, the version that
 # .clang-format is pinned to: from the system, else from PyPI into build/.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -21,4 +21,4 @@ fi
 
 mode=(-i)
 [[ ${1:-} == --check ]] && mode=(--dry-run --Werror)
-git ls-files -z '*.hpp' '*.cpp' '*.cuh' '*.cu' | xargs -0 "$formatter" "${mode[@]}"
+git ls-files -z '*.hpp' '*.cpp' '*.cuh' '*.cu' '*.h' '*.c' | xargs -0 "$formatter" "${mode[@]}"

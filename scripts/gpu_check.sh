@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: MIT
 #
 # What only a real GPU can show, in one command of at most 6 minutes: the device tests, the same under compute-sanitizer,
-# and the device benchmark against per-element indexing.
+# and the device benchmarks: rows against per-element indexing; the index built on the GPU against the host's, and ahead
+# against in turn.
 #
 #   scripts/gpu_check.sh                          pack and run on this machine
 #   scripts/gpu_check.sh --pack [DIR] [-- ARGS]   build for sm_80, sm_90 and sm_100 into DIR; ARGS go to cmake last
@@ -54,6 +55,8 @@ pack() {
     -exec cp -t "$dir/bin" {} +
   strip "$dir"/bin/*
   cp "$source/examples/data/rerank.jsonl" "$dir/data/"
+  # More requests to index, where there are some.
+  cp "${RADIXMLP_SHARED_DIR:-$source/../shared}"/workloads/*.jsonl "$dir/data/" 2>/dev/null
   cp "${BASH_SOURCE[0]}" "$dir/gpu_check.sh"
   {
     echo "revision: $(git -C "$source" describe --always --dirty 2>/dev/null || echo unknown)"
@@ -96,7 +99,7 @@ result_of() {
 }
 
 write_summary() {
-  local i
+  local i table
   {
     echo "{"
     printf ' "gpu": "%s",\n "driver": "%s",\n "date": "%s",\n "command": "%s",\n "revision": "%s",\n "steps": [' \
@@ -117,10 +120,12 @@ write_summary() {
     for i in "${!names[@]}"; do
       printf '| %s | %s | %d |\n' "${names[i]}" "$(result_of "${codes[i]}")" "${seconds[i]}"
     done
-    if [[ -f $out/device_rows.md ]]; then
-      printf '\n## Device rows\n\n'
-      cat "$out/device_rows.md"
-    fi
+    for table in rows index; do
+      if [[ -f $out/device_$table.md ]]; then
+        printf '\n## Device %s\n\n' "$table"
+        cat "$out/device_$table.md"
+      fi
+    done
   } >"$out/gpu_check.md"
 }
 
@@ -131,11 +136,12 @@ run() {
   out=${2:-$dir/results}
   mkdir -p "$out"
   out=$(cd "$out" && pwd)
-  rm -f "$out"/gpu_check.{json,md,log} "$out"/device_rows.{json,md}
+  rm -f "$out"/gpu_check.{json,md,log} "$out"/device_{rows,index}.{json,md}
   log=$out/gpu_check.log
   : >"$log"
 
   local bench=$dir/bin/radixmlp_bench_device_rows
+  local index_bench=$dir/bin/radixmlp_bench_device_index
   local sample=(--data "$dir/data/rerank.jsonl")
   local probe
   probe=$("$bench" --check-only "${sample[@]}" 2>&1)
@@ -153,11 +159,14 @@ run() {
   # In order of what one would miss most if the time ran out.
   local test sanitizer
   step "equality of device rows" 30 "$bench" --check-only "${sample[@]}"
+  step "equality of device indices" 30 "$index_bench" --check-only --data "$dir/data"
   for test in "$dir"/bin/*_device_test; do
     step "$(basename "$test")" 45 "$test"
   done
   step "device rows benchmark" 110 "$bench" "${sample[@]}" --json "$out/device_rows.json" \
     --markdown "$out/device_rows.md"
+  step "device index benchmark" 80 "$index_bench" --data "$dir/data" --json "$out/device_index.json" \
+    --markdown "$out/device_index.md"
   sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
   if [[ -n $sanitizer ]]; then
     for tool in memcheck racecheck; do
@@ -170,7 +179,7 @@ run() {
   fi
 
   write_summary
-  echo "results: $out/gpu_check.md, gpu_check.json, gpu_check.log, device_rows.md, device_rows.json"
+  echo "results: $out/gpu_check.md, gpu_check.json, gpu_check.log, device_{rows,index}.{md,json}"
   exit $failed
 }
 

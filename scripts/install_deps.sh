@@ -6,6 +6,8 @@
 # ensure_packages NAME...: makes sure that what these Debian packages provide is here, however it came. Installs what is
 # missing with apt-get, as root or with sudo; where that cannot be, names what is missing and returns 1. A cmake older
 # than 3.24 counts as missing and then comes from PyPI into build/cmake-env.
+#
+# choose_openblas_kernels PROGRAM: where PROGRAM's OpenBLAS does not know the processor, tells it what to take.
 
 radixmlp_deps_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
@@ -56,6 +58,16 @@ deps_apt_install() {
   echo "installing: $*" >&2
   "${as_root[@]}" apt-get update -qq >&2 &&
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >&2
+}
+
+# OpenBLAS takes its oldest kernels, several times slower, on processors that are newer than it is.
+choose_openblas_kernels() {
+  [[ -z ${OPENBLAS_CORETYPE+set} && -x $1 ]] || return 0
+  OPENBLAS_VERBOSE=2 "$1" --help 2>&1 | grep -c '^Core: Prescott' >/dev/null || return 0
+  case $(grep -m1 '^flags' /proc/cpuinfo 2>/dev/null) in
+    *avx512bw*) export OPENBLAS_CORETYPE=SkylakeX ;;
+    *avx2*) export OPENBLAS_CORETYPE=Haswell ;;
+  esac
 }
 
 ensure_packages() {

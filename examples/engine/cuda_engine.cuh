@@ -122,11 +122,13 @@ class CudaEngine {
     });
   }
 
-  // Causal attention within each sequence of the ragged batch.
+  // Attention by the call's plan: any layout.
   void attention(const radixmlp::AttentionCall<T>& call) const {
+    const AttentionSegments segments{call.plan.cu_seqlens_q.data(), call.plan.cu_seqlens_k.data(),
+                                     call.plan.key_slots.data(), call.plan.segments()};
     launch(attention_kernel<T>, call.q.rows() * config_.q_heads, rows_of(call.q), rows_of(call.k), rows_of(call.v),
-           rows_of(call.out), call.cu_seqlens.data(), static_cast<std::int64_t>(call.cu_seqlens.size()) - 1,
-           call.q.rows(), config_.q_heads, config_.q_heads / config_.kv_heads, static_cast<int>(config_.head_dim));
+           rows_of(call.out), segments, call.q.rows(), config_.q_heads, config_.q_heads / config_.kv_heads,
+           static_cast<int>(config_.head_dim));
   }
 
   // Output projection, residual, norm, SwiGLU MLP, residual.

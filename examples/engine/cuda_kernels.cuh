@@ -92,11 +92,20 @@ __global__ void norm_and_rotate_kernel(DeviceRows<T> x, const float* weight, con
   }
 }
 
-// Causal attention with an online softmax: one warp for one query of one head, one key after the other.
+// The arrays of a radixmlp::AttentionPlan, on the device. Key i of all is row key_slots[i], or row i without slots.
+struct AttentionSegments {
+  const std::int32_t* cu_seqlens_q;
+  const std::int32_t* cu_seqlens_k;
+  const std::int32_t* key_slots;
+  std::int64_t count;
+};
+
+// Causal attention with an online softmax, aligned bottom-right in each segment: one warp for one query of one head,
+// one key after the other.
 template <class T>
 __global__ void attention_kernel(DeviceRows<const T> q, DeviceRows<const T> k, DeviceRows<const T> v, DeviceRows<T> out,
-                                 const std::int32_t* cu_seqlens, std::int64_t sequences, std::int64_t rows,
-                                 std::int64_t q_heads, std::int64_t group, int head_dim) {
+                                 AttentionSegments segments, std::int64_t rows, std::int64_t q_heads,
+                                 std::int64_t group, int head_dim) {
   constexpr int max_per_lane = max_head_dim / warp_lanes;
   const std::int64_t row = warp_index() / q_heads;
   if (row >= rows) {
@@ -106,11 +115,12 @@ __global__ void attention_kernel(DeviceRows<const T> q, DeviceRows<const T> k, D
   const std::int64_t q_column = head * head_dim + lane_index();
   const std::int64_t kv_column = head / group * head_dim + lane_index();
 
-  std::int64_t sequence = 0;  // the last one that starts at or before the row
-  for (std::int64_t beyond = sequences; beyond - sequence > 1;) {
-    const std::int64_t middle = (sequence + beyond) / 2;
-    (cu_seqlens[middle] <= row ? sequence : beyond) = middle;
+  std::int64_t segment = 0;  // the last one that starts at or before the row
+  for (std::int64_t beyond = segments.count; beyond - segment > 1;) {
+    const std::int64_t middle = (segment + beyond) / 2;
+    (segments.cu_seqlens_q[middle] <= row ? segment : beyond) = middle;
   }
+  const std::int64_t last_key = segments.cu_seqlens_k[segment + 1] - (segments.cu_seqlens_q[segment + 1] - row);
 
   float query[max_per_lane];
   float sum_of_values[max_per_lane] = {};
@@ -121,7 +131,8 @@ __global__ void attention_kernel(DeviceRows<const T> q, DeviceRows<const T> k, D
   }
   float maximum = -INFINITY;
   float sum_of_weights = 0;
-  for (std::int64_t key = cu_seqlens[sequence]; key <= row; ++key) {
+  for (std::int64_t at = segments.cu_seqlens_k[segment]; at <= last_key; ++at) {
+    const std::int64_t key = segments.key_slots != nullptr ? segments.key_slots[at] : at;
     float product = 0;
 #pragma unroll
     for (int i = 0; i < max_per_lane; ++i) {

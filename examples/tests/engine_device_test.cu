@@ -19,6 +19,7 @@ namespace {
 
 using namespace example;
 using radixmlp::RowView;
+using enum radixmlp::AttentionLayout;
 
 template <class T>
 __global__ void linear_kernel(DeviceRows<const T> x, const T* weight, float beta, DeviceRows<T> y,
@@ -47,7 +48,8 @@ struct PlainGemm {
 // The hidden states of all rows, as the CUDA demo computes them.
 template <class T>
 std::vector<float> run_engine(const ModelConfig& config, const std::vector<LayerWeights>& weights,
-                              const TokenBatch& batch, double max_ratio, std::int32_t pad_to) {
+                              const TokenBatch& batch, double max_ratio, std::int32_t pad_to,
+                              radixmlp::AttentionLayout layout = ragged) {
   const cudaStream_t stream = nullptr;
   const CudaEngine<T, PlainGemm<T>> engine(config, stream, {stream}, 64);
   std::vector<DeviceLayer<T>> layers;
@@ -58,9 +60,15 @@ std::vector<float> run_engine(const ModelConfig& config, const std::vector<Layer
   const radixmlp::PrefixIndexView host_index = trie.build(batch.ragged(), {.pad_to = pad_to});
   const DeviceArray<std::byte> index_memory(host_index.block.size());
   const radixmlp::PrefixIndexView index = radixmlp::copy_to_device(stream, host_index, index_memory.span());
-  const radixmlp::CompactionPolicy policy{.max_ratio = max_ratio};
-  const DeviceArray<std::byte> workspace(radixmlp::CompactedBlock<T>::workspace_bytes(config.widths(), index, policy));
-  const radixmlp::CompactedBlock<T> block(index, config.widths(), workspace.span(), policy);
+  const radixmlp::CompactionDecision decision =
+      radixmlp::CompactionPolicy{.max_ratio = max_ratio}.decide(host_index, layout);
+  std::vector<std::int32_t> host_plan_memory(radixmlp::attention_plan_entries(host_index));
+  const radixmlp::AttentionPlan host_plan = radixmlp::attention_plan(host_index, host_plan_memory);
+  const DeviceArray<std::int32_t> plan_memory({host_plan.block.begin(), host_plan.block.end()});
+  const radixmlp::AttentionPlan plan = host_plan.relocated(plan_memory.data(), host_index, index);
+  const DeviceArray<std::byte> workspace(
+      radixmlp::CompactedBlock<T>::workspace_bytes(config.widths(), index, decision, plan));
+  const radixmlp::CompactedBlock<T> block(index, config.widths(), workspace.span(), decision, plan);
 
   const DeviceArray<std::int32_t> all_tokens(batch.tokens), all_positions(batch.positions);
   const DeviceArray<std::int32_t> token_storage(batch.tokens.size() + 8), position_storage(batch.tokens.size() + 8);
@@ -79,7 +87,8 @@ std::vector<float> run_engine(const ModelConfig& config, const std::vector<Layer
         [&](const auto& x, const auto& q, const auto& k, const auto& v) {
           engine.pre_attention(layer, positions, x, q, k, v);
         },
-        [&](const radixmlp::AttentionCall<T>& call) { engine.attention(call); },
+        radixmlp::serving<ragged, compact_query, paged>(
+            [&](const radixmlp::AttentionCall<T>& call) { engine.attention(call); }),
         [&](const auto& out, const auto& x) { engine.post_attention(layer, out, x); });
   }
   std::vector<T> output(static_cast<std::size_t>(index.ragged_rows * config.hidden));
@@ -108,5 +117,9 @@ TEST_CASE("decoder layers on the device equal the reference in double, with and 
   CHECK(reference::relative_difference(run_engine<float>(config, weights, batch, 0, 1), expected) <= 1e-5);
   CHECK(reference::relative_difference(run_engine<float>(config, weights, batch, 1, 1), expected) <= 1e-5);
   CHECK(reference::relative_difference(run_engine<float>(config, weights, batch, 1, 8), expected) <= 1e-5);
+  for (const auto layout : {compact_query, paged}) {
+    CHECK(reference::relative_difference(run_engine<float>(config, weights, batch, 1, 8, layout), expected) <= 1e-5);
+  }
   CHECK(reference::relative_difference(run_engine<__half>(config, weights, batch, 1, 8), expected) <= 1e-2);
+  CHECK(reference::relative_difference(run_engine<__half>(config, weights, batch, 1, 1, paged), expected) <= 1e-2);
 }

@@ -45,6 +45,18 @@
 #define RADIXMLP_JOIN(a, b) RADIXMLP_JOIN_EXPANDED(a, b)
 #define RADIXMLP_MODE RADIXMLP_JOIN(RADIXMLP_MODE_SIMD, RADIXMLP_MODE_ERRORS)
 
+// Kernels and what launches them are named after the architectures of their translation unit as well, in an inline
+// namespace of its own, so that a unit compiled for sm_80 never launches the kernels of one for sm_90, or has them
+// launched.
+#if defined(__CUDA_ARCH_LIST__)
+#define RADIXMLP_JOIN_ARCHS_EXPANDED(a, b, c, d, e, f, g, h, i, j, k, l, ...) \
+  archs_##a##_##b##_##c##_##d##_##e##_##f##_##g##_##h##_##i##_##j##_##k##_##l
+#define RADIXMLP_JOIN_ARCHS(...) RADIXMLP_JOIN_ARCHS_EXPANDED(__VA_ARGS__, , , , , , , , , , , , )
+#define RADIXMLP_ARCHS RADIXMLP_JOIN_ARCHS(__CUDA_ARCH_LIST__)
+#else
+#define RADIXMLP_ARCHS archs_unknown
+#endif
+
 // Kernels and what launches them stay inside the shared object that was compiled with them.
 #define RADIXMLP_HIDDEN __attribute__((visibility("hidden")))
 
@@ -58,6 +70,15 @@
 #define RADIXMLP_HOST_DEVICE __host__ __device__
 #else
 #define RADIXMLP_HOST_DEVICE
+#endif
+
+// The loop behind it runs on OpenMP's threads.
+#if defined(_OPENMP)
+#define RADIXMLP_HAS_OPENMP 1
+#define RADIXMLP_PARALLEL_FOR _Pragma("omp parallel for schedule(dynamic)")
+#else
+#define RADIXMLP_HAS_OPENMP 0
+#define RADIXMLP_PARALLEL_FOR
 #endif
 
 // A store of 16 bytes, aligned to 16, that goes past the caches, and the fence that orders such stores before what

@@ -103,6 +103,9 @@ struct AttendByPlan {
     while (e + 1 < segments && cu_q[e + 1] <= i) {
       ++e;
     }
+    if (segments == 0 || i >= cu_q[e + 1]) {  // a capacity has more rows than its batch
+      return;
+    }
     const std::int64_t keys = (cu_k[e + 1] - cu_k[e]) - (cu_q[e + 1] - cu_q[e]) + (i - cu_q[e]) + 1;
     for (std::int64_t c = 0; c < widths.out; ++c) {
       float sum = 0;
@@ -311,7 +314,7 @@ TEST_CASE("random batches: empty sequences, duplicates, prefixes, branches") {
   if (skip_without(Backend::present(), "CUDA device"))
     return;
   RandomBatches random(31);
-  for (int i = 0; i < 40; ++i) {
+  for (int i = 0; i < (Backend::on_device ? 15 : 40); ++i) {
     BatchSpec spec = random.next();
     spec.positions.clear();  // the toy engine takes a row's place in its sequence
     const Case batch(spec);

@@ -1,20 +1,27 @@
+# SPDX-License-Identifier: MIT
+
 cmake_minimum_required(VERSION 3.24)
 
 # Code in the documents is code that is compiled and run. Behind a line `<!-- snippet: FILE NAME -->` a document quotes what
-# stands in FILE between `// [NAME]` and `// [/NAME]`.
+# stands in FILE between `// [NAME]` and `// [/NAME]` (`#` in CMake files). Blocks in a language that can be compiled must be
+# such quotes.
 #   cmake -DROOT=... -P snippets.cmake             fails where a quote differs
 #   cmake -DROOT=... -DUPDATE=ON -P snippets.cmake brings them up to date
 
 function(read_source file name out)
   file(READ "${ROOT}/${file}" text)
-  string(FIND "${text}" "// [${name}]\n" begin)
-  string(FIND "${text}" "// [/${name}]" end)
+  set(comment "//")
+  if(file MATCHES "(\\.cmake|CMakeLists\\.txt)$")
+    set(comment "#")
+  endif()
+  string(FIND "${text}" "${comment} [${name}]\n" begin)
+  string(FIND "${text}" "${comment} [/${name}]" end)
   if(begin EQUAL -1 OR end EQUAL -1)
     message(FATAL_ERROR "${file} has no part [${name}]")
   endif()
   string(SUBSTRING "${text}" 0 ${begin} before)
-  string(REGEX MATCH " *$" indent "${before}")
-  string(LENGTH "// [${name}]\n" skip)
+  string(REGEX MATCH " +$" indent "${before}")
+  string(LENGTH "${comment} [${name}]\n" skip)
   math(EXPR begin "${begin} + ${skip}")
   math(EXPR length "${end} - ${begin}")
   string(SUBSTRING "${text}" ${begin} ${length} code)
@@ -25,9 +32,16 @@ function(read_source file name out)
 endfunction()
 
 set(checked 0)
-file(GLOB documents "${ROOT}/*.md" "${ROOT}/docs/*.md")
-foreach(document IN LISTS documents)
+file(GLOB_RECURSE documents "${ROOT}/docs/*.md" "${ROOT}/benchmarks/*.md" "${ROOT}/examples/*.md")
+file(GLOB top_documents "${ROOT}/*.md")
+foreach(document IN LISTS documents top_documents)
   file(READ "${document}" rest)
+  string(REGEX MATCHALL "(<!-- snippet: [^\n]*\n)?```[a-z+]+\n" openings "${rest}")
+  foreach(opening IN LISTS openings)
+    if(NOT opening MATCHES "^<!-- snippet: |```(sh|text|json)\n")
+      message(SEND_ERROR "${document}: a block that is not quoted from a file that is compiled: ${opening}")
+    endif()
+  endforeach()
   set(result "")
   while(TRUE)
     string(FIND "${rest}" "<!-- snippet: " at)

@@ -9,6 +9,7 @@
 #include <limits>
 #include <vector>
 
+#include "radixmlp/index/sequence_keys.hpp"
 #include "radixmlp/radixmlp.hpp"
 #include "support/batch_spec.hpp"
 #include "support/catch.hpp"

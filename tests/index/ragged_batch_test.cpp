@@ -175,6 +175,8 @@ TEST_CASE("strides of positions must stay within their array") {
   require_refused(batch, {}, "positions", -1, 18);
   batch.positions = PositionSpan(eighteen, 0, 1, 6);
   require_refused(batch, {}, "positions.axes", -1, 0);
+  batch.positions = PositionSpan(eighteen, 19, 0, 0);
+  require_refused(batch, {}, "positions.axes", -1, 19);
   batch.positions = PositionSpan(eighteen, 1, -1, 0);
   require_refused(batch, {}, "positions.token_stride", -1, -1);
   batch.positions = PositionSpan(eighteen, 2, 1, -3);

@@ -1,12 +1,16 @@
+# SPDX-License-Identifier: MIT
+#
 # cmake -DINCLUDE_DIR=<dir> -DSCRATCH_DIR=<dir> -P layers.cmake
 # What the headers may include and define (docs/design.md, "Layers"). Then the check is shown files that break each of
 # its rules, and must object.
 
 # Low to high. A header includes its own layer or lower ones; the first pattern that matches a path is its layer.
+# The C header stands alone.
 set(layers
+    "^radixmlp/c/radixmlp\\.h$"
     "^radixmlp/version\\.hpp$"
     "^radixmlp/config\\.hpp$"
-    "^radixmlp/(executor|(cuda_)?error)\\.(hpp|cuh)$"
+    "^radixmlp/(executor(_openmp)?|(cuda_)?error)\\.(hpp|cuh)$"
     "^radixmlp/index/"
     "^radixmlp/rows/"
     "^radixmlp/block/"
@@ -37,6 +41,7 @@ function(check_headers include_dir out)
     if(layer EQUAL -1)
       list(APPEND wrong "${header}: is in no layer")
     endif()
+    file(READ "${include_dir}/${header}" text)
     file(STRINGS "${include_dir}/${header}" includes REGEX "^[ \t]*#[ \t]*include")
     foreach(line IN LISTS includes)
       string(REGEX REPLACE "^[ \t]*#[ \t]*include[ \t]*[<\"]([^>\"]*)[>\"].*" "\\1" included "${line}")
@@ -52,7 +57,10 @@ function(check_headers include_dir out)
         list(APPEND wrong "${header}: a .hpp includes ${included}, which needs CUDA")
       endif()
     endforeach()
-    if(NOT header MATCHES "^radixmlp/(config\\.hpp|radixmlp\\.hpp|cuda\\.cuh)$")
+    if(text MATCHES "__global__|cudaLaunchKernel" AND NOT text MATCHES "inline RADIXMLP_ARCHS {")
+      list(APPEND wrong "${header}: kernels and their launches belong into RADIXMLP_ARCHS")
+    endif()
+    if(NOT header MATCHES "^radixmlp/(config\\.hpp|radixmlp\\.hpp|cuda\\.cuh|c/radixmlp\\.h)$")
       file(STRINGS "${include_dir}/${header}" conditionals REGEX "^[ \t]*#[ \t]*(if|elif)")
       foreach(line IN LISTS conditionals)
         list(APPEND wrong "${header}: '${line}' belongs in config.hpp")
@@ -90,6 +98,7 @@ expect_objection(radixmlp/rows/bad.hpp "#include <cuda_fp16.h>" "needs CUDA")
 expect_objection(radixmlp/rows/bad.hpp "#include <cub/cub.cuh>" "needs CUDA")
 expect_objection(radixmlp/rows/bad.hpp "#ifdef NDEBUG" "belongs in config.hpp")
 expect_objection(radixmlp/rows/bad.cuh "# if defined(__AVX2__)" "belongs in config.hpp")
+expect_objection(radixmlp/rows/bad.cuh "template <int> __global__ void kernel() {}" "into RADIXMLP_ARCHS")
 expect_objection(radixmlp/config.hpp "#define HIDDEN" "does not start with RADIXMLP_")
 file(REMOVE_RECURSE "${SCRATCH_DIR}")
 

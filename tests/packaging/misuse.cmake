@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: MIT
+#
 # cmake -DCASE=<name> -DEXPECTED=<text> -DCOMPILER=<c++> -DSTANDARD=<20> -DINCLUDE_DIR=<dir> -P misuse.cmake
 # misuse.cpp with CASE_<name> must not compile and the compiler must say EXPECTED; an empty EXPECTED: it must compile.
 # Without C++20 there must be one error and no other.

@@ -12,6 +12,8 @@
 #include <span>
 #include <string>
 
+#include "radixmlp/executor_openmp.hpp"
+
 using radixmlp::AttentionCall;
 using radixmlp::CompactedBlock;
 using radixmlp::RowCopy;
@@ -78,6 +80,10 @@ void use(const CompactedBlock<float>& block, const Target& hidden) {
   block.forward(
       radixmlp::serial, hidden, [](const Source&, const Target&, const Target&, const Target&) {},
       [](const AttentionCall<float>&) {}, [](const Target&, const Target&, int) {});
+}
+#elif defined(CASE_openmp_is_off)
+void use() {
+  radixmlp::OpenMpExecutor().parallel_for(3, [](std::int64_t) {});
 }
 #elif defined(CASE_floating_tokens)
 radixmlp::RaggedBatch<double> batch;

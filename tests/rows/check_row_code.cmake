@@ -1,16 +1,29 @@
-# Compiles row_code.cu for sm_80, sm_90 and sm_100 and reads what came of it: no kernel spills, has local memory or takes
-# more than 64 registers; those that copy load four vectors before they store the first, of 16 bytes (sm_100: of 32).
-#   cmake -DNVCC=... -DSOURCE=row_code.cu -DINCLUDE=include -DWORK=dir -P check_row_code.cmake
+# SPDX-License-Identifier: MIT
+#
+# Compiles SOURCE for ARCHS and reads what came of its KERNELS or more: no warning; none spills, has local memory or takes
+# more than 64 registers; those that copy, in row_code.cu, load four vectors before they store the first, of 16 bytes (from
+# sm_100 on: of 32).
+#   cmake -DNVCC=... -DSOURCE=row_code.cu -DKERNELS=12 -DINCLUDE=include -DWORK=dir [-DARCHS=75,80,86,89,90,100,120]
+#         -P check_row_code.cmake
+cmake_minimum_required(VERSION 3.24)
+if(NOT ARCHS)
+  set(ARCHS 75,80,86,89,90,100,120)
+endif()
+string(REPLACE "," ";" ARCHS "${ARCHS}")
+get_filename_component(name "${SOURCE}" NAME_WE)
 
 file(REMOVE_RECURSE "${WORK}")
 file(MAKE_DIRECTORY "${WORK}")
-foreach(arch IN ITEMS 80 90 100)
+foreach(arch IN LISTS ARCHS)
   execute_process(
-    COMMAND "${NVCC}" -std=c++20 "-I${INCLUDE}" -cubin -arch=sm_${arch} -Xptxas -v --keep --keep-dir "${WORK}"
+    COMMAND "${NVCC}" -std=c++20 "-I${INCLUDE}" -cubin -arch=sm_${arch} -Xptxas -v -Xcompiler -Wall,-Wextra --keep --keep-dir "${WORK}"
             -o "${WORK}/${arch}.cubin" "${SOURCE}"
     OUTPUT_VARIABLE said ERROR_VARIABLE said RESULT_VARIABLE result)
   if(NOT result EQUAL 0)
     message(FATAL_ERROR "nvcc for sm_${arch}: ${result}\n${said}")
+  endif()
+  if(said MATCHES "[Ww]arning")
+    message(SEND_ERROR "nvcc for sm_${arch} warns:\n${said}")
   endif()
 
   # ptxas: three lines a kernel.
@@ -20,7 +33,7 @@ foreach(arch IN ITEMS 80 90 100)
   list(LENGTH kernels kernel_count)
   list(LENGTH frames frame_count)
   list(LENGTH registers register_count)
-  if(kernel_count LESS 12 OR NOT kernel_count EQUAL frame_count OR NOT kernel_count EQUAL register_count)
+  if(kernel_count LESS KERNELS OR NOT kernel_count EQUAL frame_count OR NOT kernel_count EQUAL register_count)
     message(FATAL_ERROR "sm_${arch}: cannot read ptxas' ${kernel_count} kernels:\n${said}")
   endif()
   set(most 0)
@@ -39,13 +52,15 @@ foreach(arch IN ITEMS 80 90 100)
   message("sm_${arch}: ${kernel_count} kernels, no spill, at most ${most} registers")
 
   # PTX: the accesses to global memory of each kernel, in order.
-  file(STRINGS "${WORK}/row_code.ptx" lines REGEX "\\.entry|(ld|st)[.a-z]*\\.(v[24]\\.)?[ubsf][0-9]+|\\.local")
+  file(STRINGS "${WORK}/${name}.ptx" lines REGEX "\\.entry|(ld|st)[.a-z]*\\.(v[24]\\.)?[ubsf][0-9]+|\\.local")
   set(kernel "")
-  set(names "")
+  set(copies "")
   foreach(line IN LISTS lines)
     if(line MATCHES "\\.entry (_[A-Za-z0-9_]*)")
       set(kernel "${CMAKE_MATCH_1}")
-      list(APPEND names "${kernel}")
+      if(kernel MATCHES "(mapped_rows|multicast_rows|copy_runs)_kernel")
+        list(APPEND copies "${kernel}")
+      endif()
       set(accesses_${kernel} "")
     elseif(line MATCHES "\\.local")
       message(SEND_ERROR "sm_${arch}: local memory: ${kernel}: ${line}")
@@ -58,13 +73,10 @@ foreach(arch IN ITEMS 80 90 100)
       endif()
     endif()
   endforeach()
-  foreach(kernel IN LISTS names)
-    if(kernel MATCHES "sum_rows_kernel")
-      continue()
-    endif()
+  foreach(kernel IN LISTS copies)
     if(kernel MATCHES "Lb1EEE")  # copy_mapped_rows_kernel of wide vectors
       set(wanted "v4.32")
-      if(arch EQUAL 100)
+      if(arch GREATER_EQUAL 100)
         set(wanted "v4.64")
       endif()
     else()

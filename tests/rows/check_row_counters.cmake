@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: MIT
+#
 # Runs row_counters in the emulator and holds its counters against what the program says each launch must move.
 #   cmake -DPROGRAM=... -DEMULATOR=.../ptxemu-run -DSTATS=file -P check_row_counters.cmake
 

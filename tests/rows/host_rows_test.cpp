@@ -83,3 +83,16 @@ TEST_CASE("more rows than the last-level cache holds") {
     CHECK(differing == 0);
   }
 }
+
+TEST_CASE("rows that leave a run and come back to it are not taken for one") {
+  constexpr std::int64_t width = 512;  // four rows are the shortest run to be streamed
+  const auto source = random_values<std::uint8_t>(64 * width, 3);
+  const std::vector<std::int32_t> map{0, 9, 7, 3, 4, 5, 6, 7, 20, 22, 22, 23, 24, 25, 40, 1};
+  std::vector<std::uint8_t> target(map.size() * width);
+  const radixmlp::detail::ByteRows rows{reinterpret_cast<const std::byte*>(source.data()),
+                                        reinterpret_cast<std::byte*>(target.data()), width, width, width};
+  radixmlp::detail::copy_mapped_rows(rows, map, 0, static_cast<std::int64_t>(map.size()), true);
+  for (std::size_t i = 0; i < map.size(); ++i) {
+    CHECK(std::memcmp(target.data() + i * width, source.data() + static_cast<std::size_t>(map[i]) * width, width) == 0);
+  }
+}

@@ -210,6 +210,71 @@ TEST_CASE("scatter_to_slots: K and V of different widths, int32 and int64 slots,
   check_slots_call<options>(some_slots<std::int64_t>(n, 101, 3), 101, 8, 4096);
 }
 
+TEST_CASE("scatter_to_slots of an index for a capacity writes the rows of its batch, or nothing") {
+  if (skip_without(Backend::present(), "CUDA device"))
+    return;
+  constexpr std::int64_t width = 24, cache_rows = 101;
+  const Maps maps(sharing_spec());
+  const PrefixIndexView& built = maps.host.view();
+  const radixmlp::IndexCapacity capacity{built.ragged_rows + 9, built.compact_rows + 5, built.sequences() + 1};
+  struct alignas(radixmlp::index_alignment) Chunk {
+    std::byte bytes[radixmlp::index_alignment];
+  };
+  std::vector<Chunk> memory(radixmlp::index_bytes(capacity) / sizeof(Chunk));
+  const PrefixIndexView staged = radixmlp::stage_index(
+      built, capacity, {reinterpret_cast<std::byte*>(memory.data()), memory.size() * sizeof(Chunk)});
+  const auto slots = some_slots<std::int32_t>(capacity.ragged_rows, cache_rows, 4);
+  const auto compact = random_values<float>(static_cast<std::size_t>(capacity.compact_rows * width), 1);
+  const auto cache = random_values<float>(static_cast<std::size_t>(cache_rows * width), 2);
+  auto expected = cache;
+  for (std::int64_t i = 0; i < built.ragged_rows; ++i) {
+    const std::int32_t slot = slots[static_cast<std::size_t>(i)];
+    if (slot >= 0) {
+      std::copy_n(compact.begin() + built.scatter[static_cast<std::size_t>(i)] * width, width,
+                  expected.begin() + slot * width);
+    }
+  }
+  for (const bool fitted : {true, false}) {
+    if (!fitted) {
+      const_cast<radixmlp::IndexCounts*>(staged.counts)->ragged_rows = -1;
+    }
+    const typename Backend::Index index(staged);
+    Backend backend;
+    typename Backend::template Array<float> compact_there(compact), cache_there(cache);
+    typename Backend::template Array<std::int32_t> slots_there(slots);
+    scatter_to_slots(backend.where(), index.view(), std::span<const std::int32_t>(slots_there.data(), slots.size()),
+                     RowCopy{RowView<const float>(compact_there.data(), capacity.compact_rows, width),
+                             RowView<float>(cache_there.data(), cache_rows, width)});
+    backend.synchronize();
+    CHECK(same_bytes(cache_there.download(), fitted ? expected : cache));
+  }
+}
+
+TEST_CASE("zero_rows_behind: rows from a count on, at any width, stride and alignment") {
+  if (skip_without(Backend::present(), "CUDA device"))
+    return;
+  struct Shape {
+    std::int64_t offset, width, stride;
+  };
+  for (const auto& [offset, width, stride] :
+       {Shape{0, 16, 16}, Shape{0, 1040, 1056}, Shape{16, 32, 40}, Shape{4, 16, 16}, Shape{0, 7, 9}, Shape{0, 0, 3}}) {
+    for (const std::int32_t count : {-1, 0, 5, 13, 14}) {
+      CAPTURE(offset, width, stride, count);
+      auto expected = random_values<std::int8_t>(static_cast<std::size_t>(offset + 14 * stride), 1);
+      Backend backend;
+      typename Backend::template Array<std::int8_t> rows(expected);
+      typename Backend::template Array<std::int32_t> count_there(std::vector{count});
+      zero_rows_behind(backend.where(), count_there.data(),
+                       RowView<std::int8_t>(rows.data() + offset, 13, width, stride));
+      backend.synchronize();
+      for (std::int64_t i = count; count >= 0 && i < 13; ++i) {
+        std::fill_n(expected.begin() + offset + i * stride, width, std::int8_t{0});
+      }
+      CHECK(same_bytes(rows.download(), expected));
+    }
+  }
+}
+
 TEST_CASE("bug class 6: slots at and beyond the end of the cache are left out where bounds are asked for") {
   if (skip_without(Backend::present(), "CUDA device"))
     return;

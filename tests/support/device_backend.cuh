@@ -112,6 +112,39 @@ class DeviceBackend {
   }
   void synchronize() const { check_cuda(cudaStreamSynchronize(stream_)); }
 
+  class Graph {
+   public:
+    template <class F>
+    Graph(const DeviceBackend& backend, const F& record) : stream_(backend.where()) {
+      check_cuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal));
+      record();
+      check_cuda(cudaStreamEndCapture(stream_, &graph_));
+      check_cuda(cudaGraphInstantiate(&executable_, graph_, 0));
+    }
+    ~Graph() {
+      cudaGraphExecDestroy(executable_);
+      cudaGraphDestroy(graph_);
+    }
+    Graph(const Graph&) = delete;
+    Graph& operator=(const Graph&) = delete;
+    void launch() { check_cuda(cudaGraphLaunch(executable_, stream_)); }
+
+   private:
+    cudaStream_t stream_;
+    cudaGraph_t graph_ = nullptr;
+    cudaGraphExec_t executable_ = nullptr;
+  };
+
+  radixmlp::PrefixIndexView place(const radixmlp::PrefixIndexView& index, std::span<std::byte> memory) const {
+    return radixmlp::copy_to_device(stream_, index, memory);
+  }
+  radixmlp::IndexCounts query(const radixmlp::PrefixIndexView& index) const {
+    radixmlp::IndexCounts counts;
+    radixmlp::query_counts(stream_, index, &counts);
+    synchronize();
+    return counts;
+  }
+
  private:
   cudaStream_t stream_ = nullptr;
 };

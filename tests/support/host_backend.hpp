@@ -6,8 +6,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <new>
+#include <span>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "radixmlp/radixmlp.hpp"
@@ -89,6 +92,28 @@ struct HostBackend {
     }
   }
   void synchronize() const {}
+
+  // What `record` enqueues, to be done again: a CUDA graph, or here a call.
+  class Graph {
+   public:
+    Graph(const HostBackend&, std::function<void()> record) : record_(std::move(record)) {}
+    void launch() { record_(); }
+
+   private:
+    std::function<void()> record_;
+  };
+
+  // Copies the block of an index to `memory`, in order with what is enqueued.
+  radixmlp::PrefixIndexView place(const radixmlp::PrefixIndexView& index, std::span<std::byte> memory) const {
+    std::copy(index.block.begin(), index.block.end(), memory.begin());
+    return index.relocated(memory.data());
+  }
+  // query_counts, and waits for it.
+  radixmlp::IndexCounts query(const radixmlp::PrefixIndexView& index) const {
+    const radixmlp::IndexCounts counts = *index.counts;
+    const_cast<radixmlp::IndexCounts*>(index.counts)->fault = 0;
+    return counts;
+  }
 };
 
 }  // namespace radixmlp_test

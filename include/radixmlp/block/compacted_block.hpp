@@ -13,6 +13,7 @@
 #include "radixmlp/index/attention_plan.hpp"
 #include "radixmlp/index/prefix_index.hpp"
 #include "radixmlp/rows/host_rows.hpp"
+#include "radixmlp/rows/row_map.hpp"
 #include "radixmlp/rows/row_view.hpp"
 
 namespace radixmlp::inline v0 {
@@ -26,6 +27,9 @@ namespace radixmlp::inline v0::inline RADIXMLP_MODE {
 
 // Runs transformer layers on the unique rows of a batch. One object a batch: it lays out the workspace once, and every
 // layer reuses it; the state between layers stays compact. It owns nothing; index, plan and workspace must outlive it.
+//
+// With an index for a capacity (index_capacity.hpp) rows(), GEMM shapes and tensors are those of the capacity, and what
+// moves is the batch that is in the index when it runs: captured once in a graph, a layer serves every batch that fits.
 //
 // `where` is a HostExecutor, or a cudaStream_t with index, workspace and rows in device memory (include cuda.cuh). On a
 // stream every call enqueues and returns: no allocation, no synchronisation, capturable in a graph.
@@ -106,6 +110,8 @@ class CompactedBlock {
       check(!moves_keys || !plan.in_cache, "plan.in_cache", 1,
             "compact_query takes a plan without slots and past_pages");
       check(moves_keys || plan.past_keys == 0, "plan.past_keys", plan.past_keys, "paged needs past_pages in the plan");
+      check(index.counts == nullptr || plan.key_slots.data() == index.scatter.data(), "plan.key_slots", 0,
+            "must be the scatter of an index for a capacity");
       layout_ = Layout(widths, index.padded_rows, moves_keys ? plan.keys : 0, moves_queries() ? plan.queries : 0);
       if (moves_keys) {
         plan_.key_slots = {};
@@ -149,25 +155,28 @@ class CompactedBlock {
     return storage.first_rows(index_.ragged_rows);
   }
 
-  // Some rows of `rows` (rows() of them) by number: out[i] = rows[chosen[i]]; `chosen` is in the memory that the index
-  // is in (see `pooled_rows`). Nothing is expanded for it.
+  // Some rows of `rows` (rows() of them) by number: out[i] = rows[chosen[i]], zeros for -1, as last_rows has it for an
+  // empty sequence; `chosen` is in the memory that the index is in (see `pooled_rows`). Nothing is expanded for it.
+  // With an index for a capacity `chosen` has one entry a sequence, and rows of sequences that are not there become
+  // zero.
   template <class Where, class U>
   RADIXMLP_ALWAYS_INLINE void take(const Where& where, std::span<const std::int32_t> chosen, const RowView<U>& rows,
                                    const RowView<std::remove_const_t<U>>& out) const {
-    const auto count = static_cast<std::int32_t>(chosen.size());
-    const std::int64_t needed = std::max<std::int64_t>(this->rows(), chosen.empty() ? 0 : 1);
-    gather_rows(where,
-                PrefixIndexView{.gather = chosen,
-                                .ragged_rows = static_cast<std::int32_t>(needed),
-                                .compact_rows = count,
-                                .padded_rows = count},
-                rows, out);
+    RowMap map{chosen, std::max<std::int64_t>(this->rows(), chosen.empty() ? 0 : 1),
+               static_cast<std::int64_t>(chosen.size())};
+    if (index_.counts != nullptr) {
+      check(map.target_rows == index_.sequences(), "chosen", map.target_rows,
+            "its size must be the sequences of the index's capacity,", index_.sequences());
+      map.count = &index_.counts->sequences;
+    }
+    map_rows<RowOptions{.bounds = Bounds::zero}>(where, map, RowCopy{rows, out});
   }
 
   // out[s] = mean of the rows of sequence s, taken from `rows` (rows() of them) in double precision; zero for an empty
-  // sequence. [B] rows. Host only: index and rows in host memory.
+  // sequence. [B] rows. Index and rows in host memory.
   template <HostExecutor Executor, class U>
   void mean(const Executor& executor, const RowView<U>& rows, const RowView<std::remove_const_t<U>>& out) const {
+    detail::check_without_counts(index_);
     check(rows.rows() >= this->rows(), "rows.rows", rows.rows(), "must be at least", this->rows());
     check(out.rows() >= index_.sequences(), "out.rows", out.rows(), "must be at least", index_.sequences());
     check(out.width() == rows.width(), "out.width", out.width(), "must equal the rows' width,", rows.width());
@@ -188,6 +197,15 @@ class CompactedBlock {
         }
       }
     });
+  }
+
+  // The same on a stream, for types with a FloatFormatOf: see `mean_rows` for the order of the sums. `workspace` is
+  // device memory of sum_workspace_floats(N, index.max_seqlen, width) floats.
+  template <class Where, class U>
+  requires(!HostExecutor<Where>) RADIXMLP_ALWAYS_INLINE
+      void mean(const Where& where, const RowView<U>& rows, const RowView<std::remove_const_t<U>>& out,
+                std::span<float> workspace) const {
+    mean_rows(where, index_, compacts_, rows, out, workspace);
   }
 
   // One layer, in place on `hidden`, which has rows() rows or more (from `select`, or embedded from compact tokens):
@@ -284,6 +302,8 @@ class CompactedBlock {
     } else if (rows() > compact_rows) {
       const PrefixIndexView padding{.padded_rows = index_.padded_rows - index_.compact_rows};
       gather_rows(where, padding, out, RowView<T>(out.row(compact_rows), padding.padded_rows, out.width()));
+    } else if (index_.counts != nullptr) {
+      zero_rows_behind(where, &index_.counts->compact_rows, out);
     }
     post_attention(RowView<const T>(out), state);
   }
@@ -332,8 +352,10 @@ class CompactedBlock {
 
   // Maps of any number of rows that each copy a compact row.
   [[nodiscard]] PrefixIndexView scattered_by(std::span<const std::int32_t> rows) const noexcept {
-    return {
-        .scatter = rows, .ragged_rows = static_cast<std::int32_t>(rows.size()), .compact_rows = index_.compact_rows};
+    return {.scatter = rows,
+            .ragged_rows = static_cast<std::int32_t>(rows.size()),
+            .compact_rows = index_.compact_rows,
+            .counts = index_.counts};
   }
 
   // Whether queries start at tiles, so that Q and the output have rows of their own.

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <functional>
+#include <numeric>
 #include <span>
 
 #include "radixmlp/index/duplicates.hpp"
@@ -88,14 +88,13 @@ struct AttentionPlan {
   [[nodiscard]] RADIXMLP_ALWAYS_INLINE AttentionPlan relocated(const std::int32_t* base, const PrefixIndexView& index,
                                                                const PrefixIndexView& moved) const noexcept {
     const auto move = [&](std::span<const std::int32_t> array) {
-      const auto* const first = reinterpret_cast<const std::byte*>(array.data());
-      const std::less<const std::byte*> before;
       if (array.empty()) {
         return array;
       }
-      if (!before(first, index.block.data()) && before(first, index.block.data() + index.block.size())) {
-        return std::span(reinterpret_cast<const std::int32_t*>(moved.block.data() + (first - index.block.data())),
-                         array.size());
+      const auto offset = reinterpret_cast<std::uintptr_t>(array.data()) -
+                          reinterpret_cast<std::uintptr_t>(index.block.data());  // beyond its size if not in the block
+      if (offset < index.block.size()) {
+        return std::span(reinterpret_cast<const std::int32_t*>(moved.block.data() + offset), array.size());
       }
       return std::span(base + (array.data() - block.data()), array.size());
     };
@@ -287,23 +286,79 @@ inline void write_row_slots(const AttentionPlanOptions& options, std::span<const
   }
 }
 
+// The plan of an index for a capacity. What changes from batch to batch are maps of the index, and the rest depends on
+// the number of sequences alone; hence always B segments, no past, and keys that a window hides are not left out.
+inline void check_capacity_plan(const AttentionPlanOptions& options) {
+  const auto check = [](bool ok, const char* argument, std::int64_t value, const char* requirement) {
+    if (!ok) {
+      raise({StatusCode::invalid_batch, argument, requirement, -1, value, 0, false});
+    }
+  };
+  check(options.keep_empty, "keep_empty", 0, "must be true with an index for a capacity");
+  check(options.partition == QueryPartition::sequences, "partition", static_cast<std::int64_t>(options.partition),
+        "must be `sequences` with an index for a capacity");
+  check(options.query_tile == 1, "query_tile", options.query_tile, "must be 1 with an index for a capacity");
+  const auto check_absent = [&](const char* argument, std::size_t size) {
+    check(size == 0, argument, static_cast<std::int64_t>(size), "must be empty with an index for a capacity");
+  };
+  check_absent("past_lengths", options.past_lengths.size());
+  check_absent("slots", options.slots.size());
+  check_absent("past_pages", options.past_pages.size());
+}
+
+[[nodiscard]] inline AttentionPlan capacity_plan(const PrefixIndexView& index, std::span<std::int32_t> memory,
+                                                 const AttentionPlanOptions& options) {
+  const std::size_t segments = index.last_rows.size();
+  const std::span<std::int32_t> last_page_len = memory.first(segments);
+  const std::span<std::int32_t> sequences = memory.subspan(segments, segments);
+  const std::span<std::int32_t> past_k = memory.subspan(2 * segments, segments);
+  std::fill(last_page_len.begin(), last_page_len.end(), 1);
+  std::iota(sequences.begin(), sequences.end(), 0);
+  std::fill(past_k.begin(), past_k.end(), 0);
+  AttentionPlan plan;
+  plan.cu_seqlens_q = index.compact_cu;
+  plan.cu_seqlens_k = index.ragged_cu;
+  plan.key_slots = index.scatter;
+  plan.last_page_len = last_page_len;
+  plan.sequences = sequences;
+  plan.past_k = past_k;
+  plan.queries = index.compact_rows;
+  plan.keys = index.ragged_rows;
+  plan.max_seqlen_q = index.max_seqlen;
+  plan.max_seqlen_k = index.max_seqlen;
+  plan.window = options.window;
+  plan.block = memory.first(3 * segments);
+  return plan;
+}
+
 }  // namespace detail
 
 // int32 entries of memory that suffice for the plan of an index. O(B).
 [[nodiscard]] inline std::size_t attention_plan_entries(const PrefixIndexView& index,
                                                         const AttentionPlanOptions& options = {}) {
   detail::check_plan_options(index, options);
+  if (index.counts != nullptr) {
+    detail::check_capacity_plan(options);
+    return 3 * index.last_rows.size();
+  }
   return static_cast<std::size_t>(detail::PlanBounds(index, options).entries());
 }
 
 // The plan of an index that the trie made, in host memory. O(B) where the index's own maps serve (by sequences, nothing
 // left out, no past, slots, window or tile), else O(B + keys), and O(B log B) more by edges. No allocation. Throws
 // InvalidBatch before anything is written; `memory` must have attention_plan_entries(index, options).
+//
+// Of an index for a capacity (index_capacity.hpp), which may be in device memory, no map is read: the plan is good for
+// every batch that is put there. Only `memory` has to be copied to the device, once. Its options are keep_empty = true
+// and a window, which the kernel has to mask by itself; queries, keys and longest segments are those of the capacity.
 [[nodiscard]] inline AttentionPlan attention_plan(const PrefixIndexView& index, std::span<std::int32_t> memory,
                                                   const AttentionPlanOptions& options = {}) {
-  detail::check_plan_options(index, options);
+  const std::size_t needed = attention_plan_entries(index, options);
+  detail::check_entries("memory", memory.size(), needed);
+  if (index.counts != nullptr) {
+    return detail::capacity_plan(index, memory, options);
+  }
   const detail::PlanBounds bounds(index, options);
-  detail::check_entries("memory", memory.size(), static_cast<std::size_t>(bounds.entries()));
   std::size_t taken = 0;
   const auto take = [&](std::int64_t entries) {
     const auto count = static_cast<std::size_t>(entries);
@@ -438,6 +493,7 @@ inline void write_row_slots(const AttentionPlanOptions& options, std::span<const
 // The mask of an index that the trie made, in host memory. Covers the batch's rows, not a past. O(N'), no allocation.
 // Throws InvalidBatch where `memory` is below tree_mask_entries(index).
 [[nodiscard]] inline TreeMask tree_mask(const PrefixIndexView& index, std::span<std::int32_t> memory) {
+  detail::check_without_counts(index);
   detail::check_entries("memory", memory.size(), tree_mask_entries(index));
   const auto rows = static_cast<std::size_t>(index.compact_rows);
   const auto padded = static_cast<std::size_t>(index.padded_rows);

@@ -16,6 +16,7 @@ namespace radixmlp::inline v0::inline RADIXMLP_MODE {
 namespace detail {
 
 inline void check_same_batch(std::int64_t rows, std::int64_t sequences, const PrefixIndexView& index) {
+  check_without_counts(index);
   if (rows != index.ragged_rows) {
     raise(invalid_batch("batch.rows", -1, rows, "must be the rows of the index,", index.ragged_rows));
   }

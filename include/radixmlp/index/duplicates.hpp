@@ -77,12 +77,14 @@ template <class Value>
 // The inverse of `scatter`: for each compact row the ragged rows that are equal to it, rising; the first of them is
 // gather[j]. O(N), no allocation. Throws InvalidBatch where `memory` is below row_lists_entries(index).
 [[nodiscard]] inline RowLists duplicates(const PrefixIndexView& index, std::span<std::int32_t> memory) {
+  detail::check_without_counts(index);
   return inverse_of(index.scatter, index.compact_rows, memory);
 }
 
 // For each compact row the sequences that it is part of, rising. A sequence has a row at most once, so the lists are as
 // long as those of `duplicates`. O(N), no allocation, the same memory.
 [[nodiscard]] inline RowLists row_sequences(const PrefixIndexView& index, std::span<std::int32_t> memory) {
+  detail::check_without_counts(index);
   std::size_t s = 0;
   return detail::make_row_lists(index.scatter, index.compact_rows, memory, [&](std::int32_t i) {
     while (index.ragged_cu[s + 1] <= i) {
@@ -95,8 +97,11 @@ template <class Value>
 // out[j] = number of ragged rows that compact row j stands for: the weight of its loss or of its expert load. [N'] or
 // longer; entries behind N' are not touched. O(N), no allocation.
 inline void multiplicities(const PrefixIndexView& index, std::span<std::int32_t> out) {
+  detail::check_without_counts(index);
   detail::check_entries("out", out.size(), static_cast<std::size_t>(index.compact_rows));
-  std::memset(out.data(), 0, static_cast<std::size_t>(index.compact_rows) * sizeof(std::int32_t));
+  for (std::int32_t& count : out.first(static_cast<std::size_t>(index.compact_rows))) {
+    count = 0;
+  }
   for (const std::int32_t row : index.scatter) {
     ++out[static_cast<std::size_t>(row)];
   }

@@ -30,6 +30,7 @@ namespace radixmlp::inline v0::inline RADIXMLP_MODE {
 // O(B), no allocation. `past_lengths` as in the batch: empty, or one a sequence.
 [[nodiscard]] inline IndexStats index_stats(const PrefixIndexView& index,
                                             std::span<const std::int32_t> past_lengths = {}) {
+  detail::check_without_counts(index);
   if (!past_lengths.empty()) {
     detail::raise_unless_ok(detail::validate_size("past_lengths", past_lengths.size(), index.sequences()));
   }

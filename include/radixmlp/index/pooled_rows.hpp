@@ -23,6 +23,7 @@ namespace radixmlp::inline v0::inline RADIXMLP_MODE {
 // longer. An empty sequence has none: its entry is 0, which any gather can read, and the result means nothing. Host
 // memory, O(B). Throws InvalidBatch where `out` is too short.
 inline void pooled_rows(const PrefixIndexView& index, PooledRow which, RowSpace space, std::span<std::int32_t> out) {
+  detail::check_without_counts(index);
   const auto sequences = static_cast<std::size_t>(index.sequences());
   detail::check_entries("out", out.size(), sequences);
   for (std::size_t s = 0; s < sequences; ++s) {
@@ -37,6 +38,7 @@ inline void pooled_rows(const PrefixIndexView& index, PooledRow which, RowSpace 
 // from compact space. Host memory, O(rows). Throws InvalidBatch before anything is written.
 inline void compact_rows_of(const PrefixIndexView& index, std::span<const std::int32_t> rows,
                             std::span<std::int32_t> out) {
+  detail::check_without_counts(index);
   detail::check_entries("out", out.size(), rows.size());
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (rows[i] < 0 || rows[i] >= index.ragged_rows) {

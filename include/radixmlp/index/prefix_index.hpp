@@ -4,13 +4,28 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <new>
 #include <span>
+#include <utility>
 
 #include "radixmlp/index/ragged_batch.hpp"
 
 namespace radixmlp::inline v0 {
+
+// What a batch fills of an index that is laid out for a capacity, in the memory of its maps (see index_capacity.hpp).
+// Written by `stage_index` on the host, or by a builder on the device.
+struct IndexCounts {
+  std::int32_t compact_rows = 0;  // N'; -1 in the first three: there is no index of the batch, `fault` says why
+  std::int32_t ragged_rows = 0;   // N
+  std::int32_t sequences = 0;     // B
+  std::int32_t max_seqlen = 0;
+
+  // The first fault since the counts were queried: an IndexFault, and the value that was wrong. A batch that fits does
+  // not clear it.
+  std::int32_t fault = 0;
+  std::int32_t fault_index = -1;  // of the value in its array; -1: it is a number
+  std::int32_t fault_value = 0;
+};
 
 // The maps of a batch between N ragged rows and N' compact rows. Nothing is owned: PrefixTrie's memory, the
 // caller's, or a copy of it on a device (see `relocated`). The counts are host values in either case.
@@ -30,6 +45,11 @@ struct PrefixIndexView {
   std::int32_t padded_rows = 0;                  // N' rounded up to a multiple of BuildOptions::pad_to
   std::int32_t max_seqlen = 0;                   // longest sequence
   std::span<const std::byte> block = {};         // the memory that all maps lie in
+
+  // Not null: an index for whatever batch is put into its memory, as a CUDA graph needs it. Then the counts above and
+  // the sizes of the maps are a capacity, *counts is what of it the batch fills, and it lies where the maps do. Row
+  // moves and CompactedBlock read it when they run; other functions of an index refuse it (see `filled_index`).
+  const IndexCounts* counts = nullptr;
 
   [[nodiscard]] std::int32_t sequences() const noexcept { return static_cast<std::int32_t>(last_rows.size()); }
 
@@ -55,6 +75,10 @@ struct PrefixIndexView {
     view.ragged_cu = moved(ragged_cu);
     view.parent = moved(parent);
     view.last_rows = moved(last_rows);
+    if (counts != nullptr) {
+      const auto offset = reinterpret_cast<const std::byte*>(counts) - block.data();
+      view.counts = reinterpret_cast<const IndexCounts*>(static_cast<const std::byte*>(base) + offset);
+    }
     view.block = {static_cast<const std::byte*>(base), block.size()};
     return view;
   }
@@ -102,10 +126,21 @@ struct alignas(index_alignment) IndexChunk {
   std::byte bytes[index_alignment];
 };
 
-// Uninitialised memory that grows and never shrinks.
+// Uninitialised memory that grows and never shrinks. Owns it by hand: with std::unique_ptr comes all of <memory>, and
+// with it iostreams, into every file that includes this one.
 class IndexMemory {
  public:
-  [[nodiscard]] std::byte* data() noexcept { return reinterpret_cast<std::byte*>(chunks_.get()); }
+  IndexMemory() = default;
+  IndexMemory(IndexMemory&& other) noexcept
+      : chunks_(std::exchange(other.chunks_, nullptr)), chunks_count_(std::exchange(other.chunks_count_, 0)) {}
+  IndexMemory& operator=(IndexMemory&& other) noexcept {
+    std::swap(chunks_, other.chunks_);
+    std::swap(chunks_count_, other.chunks_count_);
+    return *this;
+  }
+  ~IndexMemory() { delete[] chunks_; }
+
+  [[nodiscard]] std::byte* data() noexcept { return reinterpret_cast<std::byte*>(chunks_); }
 
   [[nodiscard]] std::size_t bytes() const noexcept { return chunks_count_ * sizeof(IndexChunk); }
 
@@ -114,9 +149,9 @@ class IndexMemory {
     if (bytes > chunks_count_ * sizeof(IndexChunk)) {
       const std::size_t count = (bytes + sizeof(IndexChunk) - 1) / sizeof(IndexChunk);
       chunks_count_ = 0;
-      chunks_.reset();
-      chunks_.reset(new (std::nothrow) IndexChunk[count]);
-      if (!chunks_) {
+      delete[] chunks_;
+      chunks_ = new (std::nothrow) IndexChunk[count];
+      if (chunks_ == nullptr) {
         return false;
       }
       chunks_count_ = count;
@@ -125,9 +160,28 @@ class IndexMemory {
   }
 
  private:
-  std::unique_ptr<IndexChunk[]> chunks_;
+  IndexChunk* chunks_ = nullptr;
   std::size_t chunks_count_ = 0;
 };
+
+// For functions that read the maps of one batch on the host.
+inline void check_without_counts(const PrefixIndexView& index) {
+  if (index.counts != nullptr) {
+    raise({StatusCode::invalid_batch, "index.counts",
+           "must be null here: pass filled_index(index, counts), which is of one batch", -1, 1, 0, false});
+  }
+}
+
+inline void check_index_memory(std::span<const std::byte> memory, std::size_t bytes, const char* argument = "memory") {
+  if (memory.size() < bytes) {
+    raise(invalid_batch(argument, -1, static_cast<std::int64_t>(memory.size()), "its bytes must be at least",
+                        static_cast<std::int64_t>(bytes)));
+  }
+  if (const auto off = reinterpret_cast<std::uintptr_t>(memory.data()) % index_alignment; off != 0) {
+    raise(invalid_batch(argument, -1, static_cast<std::int64_t>(off), "its address must be a multiple of",
+                        index_alignment));
+  }
+}
 
 [[nodiscard]] inline Status out_of_memory(std::size_t bytes) noexcept {
   return {StatusCode::out_of_memory, "bytes", "not enough memory for the index", -1, static_cast<std::int64_t>(bytes)};

@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <ctime>
 #include <limits>
 #include <span>
 #include <type_traits>
@@ -638,20 +637,12 @@ class PrefixTrie {
     std::int32_t last_end_ = 0;
   };
 
-  // Secret, so that no input can be made that collides; the index does not depend on it.
-  [[nodiscard]] static std::uint64_t fresh_seed(const void* salt) noexcept {
-    std::timespec now{};
-    static_cast<void>(std::timespec_get(&now, TIME_UTC));
-    return detail::mix(static_cast<std::uint64_t>(now.tv_nsec) ^ reinterpret_cast<std::uintptr_t>(salt),
-                       0xa0761d6478bd642f + (static_cast<std::uint64_t>(now.tv_sec) << 20));
-  }
-
   detail::IndexMemory maps_;
   detail::IndexMemory edge_memory_;
   detail::IndexMemory step_memory_;
   detail::IndexMemory chain_memory_;
   std::size_t chain_count_ = 0;
-  std::uint64_t seed_ = fresh_seed(this);
+  std::uint64_t seed_ = detail::fresh_seed(this);
 };
 
 }  // namespace radixmlp::inline v0::inline RADIXMLP_MODE

@@ -95,7 +95,8 @@ class PositionSpan {
 template <class T>
 concept TokenId = std::same_as<T, std::int32_t> || std::same_as<T, std::uint32_t> || std::same_as<T, std::int64_t>;
 
-// B sequences laid end to end in N rows. Everything is on the host and owned by the caller; an empty span is absent.
+// B sequences laid end to end in N rows. Everything is owned by the caller and on the host, for DeviceIndexBuilder on
+// the device; an empty span is absent.
 //
 // Two rows are one row of the index exactly if their sequences agree in key and past length, and the two rows and
 // all rows before them in their sequences agree in token, positions on all axes, and token key.
@@ -145,6 +146,10 @@ namespace detail {
   if (positions.axes() < 1) {
     return invalid_batch("positions.axes", -1, positions.axes(), "must be at least", 1);
   }
+  if (static_cast<std::size_t>(positions.axes()) > positions.size()) {  // whatever the strides: work goes by axes
+    return invalid_batch("positions.axes", -1, positions.axes(), "must not exceed the size of positions,",
+                         static_cast<std::int64_t>(positions.size()));
+  }
   if (positions.token_stride() < 0) {
     return invalid_batch("positions.token_stride", -1, positions.token_stride(), "must not be negative");
   }
@@ -169,23 +174,46 @@ namespace detail {
   return {};
 }
 
+// The rules that need no look into the arrays, which may lie on a device.
+template <TokenId Token>
+[[nodiscard]] Status validate_sizes(const RaggedBatch<Token>& batch) noexcept {
+  const std::int64_t rows = batch.rows();
+  const std::int64_t sequences = batch.sequences();
+  if (static_cast<std::uint64_t>(rows) > static_cast<std::uint64_t>(max_rows)) {
+    return invalid_batch(batch.tokens.empty() ? "token_keys" : "tokens", -1, rows, "its size must not exceed",
+                         max_rows);
+  }
+  if (sequences < 0) {
+    return invalid_batch("cu_seqlens", -1, 0, "its size must be the number of sequences plus one, at least", 1);
+  }
+  if (sequences >= max_rows) {
+    return invalid_batch("cu_seqlens", -1, sequences + 1, "its size must not exceed", max_rows);
+  }
+  if (Status s = validate_size("token_keys", batch.token_keys.size(), rows); !s.ok()) {
+    return s;
+  }
+  if (Status s = validate_positions(batch.positions, rows); !s.ok()) {
+    return s;
+  }
+  if (Status s = validate_size("sequence_keys", batch.sequence_keys.size(), sequences); !s.ok()) {
+    return s;
+  }
+  if (Status s = validate_size("past_lengths", batch.past_lengths.size(), sequences); !s.ok()) {
+    return s;
+  }
+  return validate_size("opt_out", batch.opt_out.size(), sequences);
+}
+
 }  // namespace detail
 
 // Checks every rule of a batch; reads cu_seqlens and past_lengths, O(B). Nothing else is read.
 template <TokenId Token>
 [[nodiscard]] Status validate(const RaggedBatch<Token>& batch) noexcept {
   using detail::invalid_batch;
+  if (Status s = detail::validate_sizes(batch); !s.ok()) {
+    return s;
+  }
   const std::span<const std::int32_t> cu = batch.cu_seqlens;
-  if (static_cast<std::uint64_t>(batch.rows()) > static_cast<std::uint64_t>(max_rows)) {
-    return invalid_batch(batch.tokens.empty() ? "token_keys" : "tokens", -1, batch.rows(), "its size must not exceed",
-                         max_rows);
-  }
-  if (cu.empty()) {
-    return invalid_batch("cu_seqlens", -1, 0, "its size must be the number of sequences plus one, at least", 1);
-  }
-  if (static_cast<std::int64_t>(cu.size()) > max_rows) {
-    return invalid_batch("cu_seqlens", -1, static_cast<std::int64_t>(cu.size()), "its size must not exceed", max_rows);
-  }
   if (cu[0] != 0) {
     return invalid_batch("cu_seqlens", 0, cu[0], "must be", 0);
   }
@@ -195,29 +223,15 @@ template <TokenId Token>
                            "must not be less than the entry before it,", cu[s - 1]);
     }
   }
-  const std::int64_t rows = batch.rows();
-  const std::int64_t sequences = batch.sequences();
-  if (cu.back() != rows) {
-    return invalid_batch("cu_seqlens", sequences, cu.back(), "must be the number of rows,", rows);
-  }
-  if (Status s = detail::validate_size("token_keys", batch.token_keys.size(), rows); !s.ok()) {
-    return s;
-  }
-  if (Status s = detail::validate_positions(batch.positions, rows); !s.ok()) {
-    return s;
-  }
-  if (Status s = detail::validate_size("sequence_keys", batch.sequence_keys.size(), sequences); !s.ok()) {
-    return s;
-  }
-  if (Status s = detail::validate_size("past_lengths", batch.past_lengths.size(), sequences); !s.ok()) {
-    return s;
+  if (cu.back() != batch.rows()) {
+    return invalid_batch("cu_seqlens", batch.sequences(), cu.back(), "must be the number of rows,", batch.rows());
   }
   for (std::size_t s = 0; s < batch.past_lengths.size(); ++s) {
     if (batch.past_lengths[s] < 0) {
       return invalid_batch("past_lengths", static_cast<std::int64_t>(s), batch.past_lengths[s], "must not be negative");
     }
   }
-  return detail::validate_size("opt_out", batch.opt_out.size(), sequences);
+  return {};
 }
 
 }  // namespace radixmlp::inline v0::inline RADIXMLP_MODE

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <ctime>
 #include <limits>
 #include <span>
 
@@ -25,6 +26,14 @@ template <class T>
   __extension__ using Wide = unsigned __int128;
   const Wide product = static_cast<Wide>(a) * b;
   return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
+}
+
+// Secret, so that no input can be made that collides; an index does not depend on it.
+[[nodiscard]] inline std::uint64_t fresh_seed(const void* salt) noexcept {
+  std::timespec now{};
+  static_cast<void>(std::timespec_get(&now, TIME_UTC));
+  return mix(static_cast<std::uint64_t>(now.tv_nsec) ^ reinterpret_cast<std::uintptr_t>(salt),
+             0xa0761d6478bd642f + (static_cast<std::uint64_t>(now.tv_sec) << 20));
 }
 
 // Which of the sixteen 4-byte words at a differ from those at b, a bit each. In vectors of the compilers' own language:
@@ -168,71 +177,29 @@ class TokenRows {
   std::int64_t count_;
 };
 
-// What makes two rows equal: the batch's attributes with their types erased. The batch must be valid.
-class RowIdentity {
- public:
-  static constexpr bool tag_is_row = false;
+// The attributes of a batch, each a column. The batch must be valid; its arrays may lie on a device.
+struct BatchColumns {
+  Column tokens, token_keys, positions, sequence_keys, past_lengths;
+  const std::uint8_t* opt_out = nullptr;
+  std::int64_t axis_bytes = 0;  // from a row's position on one axis to that on the next
+  std::int32_t axes = 0;
 
   template <TokenId Token>
-  explicit RowIdentity(const RaggedBatch<Token>& batch) noexcept
-      : token_keys_(keys(batch.token_keys)),
-        sequence_keys_(keys(batch.sequence_keys)),
-        opt_out_(batch.opt_out.empty() ? nullptr : batch.opt_out.data()) {
+  explicit BatchColumns(const RaggedBatch<Token>& batch) noexcept
+      : token_keys(keys(batch.token_keys)),
+        sequence_keys(keys(batch.sequence_keys)),
+        opt_out(batch.opt_out.empty() ? nullptr : batch.opt_out.data()) {
     if (!batch.tokens.empty()) {
-      tokens_ = column(batch.tokens.data(), sizeof(Token), sizeof(Token));
+      tokens = column(batch.tokens.data(), sizeof(Token), sizeof(Token));
     }
     if (!batch.past_lengths.empty()) {
-      past_lengths_ = column(batch.past_lengths.data(), sizeof(std::int32_t), sizeof(std::int32_t));
+      past_lengths = column(batch.past_lengths.data(), sizeof(std::int32_t), sizeof(std::int32_t));
     }
     if (const PositionSpan& p = batch.positions; !p.empty()) {
-      positions_ = column(p.data(), p.token_stride() * p.element_bytes(), p.element_bytes());
-      axes_ = p.axes();
-      axis_bytes_ = p.axis_stride() * p.element_bytes();
+      positions = column(p.data(), p.token_stride() * p.element_bytes(), p.element_bytes());
+      axes = p.axes();
+      axis_bytes = p.axis_stride() * p.element_bytes();
     }
-  }
-
-  [[nodiscard]] bool opted_out(std::int64_t sequence) const noexcept { return opt_out_ && opt_out_[sequence] != 0; }
-  [[nodiscard]] bool tokens_only() const noexcept { return tokens_ && !token_keys_ && axes_ == 0; }
-  [[nodiscard]] bool one_namespace() const noexcept { return !sequence_keys_ && !past_lengths_; }
-
-  // How many of the n rows from a on equal the n rows from b on, counted from the front.
-  [[nodiscard]] std::int64_t match(std::int64_t a, std::int64_t b, std::int64_t n) const noexcept {
-    if (tokens_) {
-      n = tokens_.match(a, b, n);
-    }
-    if (token_keys_) {
-      n = token_keys_.match(a, b, n);
-    }
-    for (std::int32_t axis = 0; axis < axes_; ++axis) {
-      n = axis_column(axis).match(a, b, n);
-    }
-    return n;
-  }
-
-  // 32 bits that equal rows have in common: where they differ, so do the rows.
-  [[nodiscard]] std::uint32_t tag(std::int64_t row, std::uint64_t seed) const noexcept {
-    if (tokens_) {
-      seed = tokens_.hash(row, seed);
-    }
-    if (token_keys_) {
-      seed = token_keys_.hash(row, seed);
-    }
-    for (std::int32_t axis = 0; axis < axes_; ++axis) {
-      seed = axis_column(axis).hash(row, seed);
-    }
-    return tag_of(seed);
-  }
-
-  [[nodiscard]] bool same_namespace(std::int64_t a, std::int64_t b) const noexcept {
-    return (!sequence_keys_ || sequence_keys_.match(a, b, 1) == 1) &&
-           (!past_lengths_ || past_lengths_.match(a, b, 1) == 1);
-  }
-
-  [[nodiscard]] std::uint32_t namespace_tag(std::int64_t sequence, std::uint64_t seed) const noexcept {
-    if (sequence_keys_) {
-      seed = sequence_keys_.hash(sequence, seed);
-    }
-    return tag_of(past_lengths_ ? past_lengths_.hash(sequence, seed) : seed);
   }
 
  private:
@@ -242,14 +209,63 @@ class RowIdentity {
   [[nodiscard]] static Column keys(const KeySpan& keys) noexcept {
     return keys.empty() ? Column{} : column(keys.data(), keys.key_bytes(), keys.key_bytes());
   }
-  [[nodiscard]] Column axis_column(std::int32_t axis) const noexcept {
-    return {positions_.data + axis * axis_bytes_, positions_.stride, positions_.width};
+};
+
+// What makes two rows equal: the batch's attributes with their types erased. The batch must be valid.
+class RowIdentity : BatchColumns {
+ public:
+  static constexpr bool tag_is_row = false;
+
+  template <TokenId Token>
+  explicit RowIdentity(const RaggedBatch<Token>& batch) noexcept : BatchColumns(batch) {}
+
+  [[nodiscard]] bool opted_out(std::int64_t sequence) const noexcept { return opt_out && opt_out[sequence] != 0; }
+  [[nodiscard]] bool tokens_only() const noexcept { return tokens && !token_keys && axes == 0; }
+  [[nodiscard]] bool one_namespace() const noexcept { return !sequence_keys && !past_lengths; }
+
+  // How many of the n rows from a on equal the n rows from b on, counted from the front.
+  [[nodiscard]] std::int64_t match(std::int64_t a, std::int64_t b, std::int64_t n) const noexcept {
+    if (tokens) {
+      n = tokens.match(a, b, n);
+    }
+    if (token_keys) {
+      n = token_keys.match(a, b, n);
+    }
+    for (std::int32_t axis = 0; axis < axes; ++axis) {
+      n = axis_column(axis).match(a, b, n);
+    }
+    return n;
   }
 
-  Column tokens_, token_keys_, positions_, sequence_keys_, past_lengths_;
-  const std::uint8_t* opt_out_ = nullptr;
-  std::int64_t axis_bytes_ = 0;
-  std::int32_t axes_ = 0;
+  // 32 bits that equal rows have in common: where they differ, so do the rows.
+  [[nodiscard]] std::uint32_t tag(std::int64_t row, std::uint64_t seed) const noexcept {
+    if (tokens) {
+      seed = tokens.hash(row, seed);
+    }
+    if (token_keys) {
+      seed = token_keys.hash(row, seed);
+    }
+    for (std::int32_t axis = 0; axis < axes; ++axis) {
+      seed = axis_column(axis).hash(row, seed);
+    }
+    return tag_of(seed);
+  }
+
+  [[nodiscard]] bool same_namespace(std::int64_t a, std::int64_t b) const noexcept {
+    return (!sequence_keys || sequence_keys.match(a, b, 1) == 1) && (!past_lengths || past_lengths.match(a, b, 1) == 1);
+  }
+
+  [[nodiscard]] std::uint32_t namespace_tag(std::int64_t sequence, std::uint64_t seed) const noexcept {
+    if (sequence_keys) {
+      seed = sequence_keys.hash(sequence, seed);
+    }
+    return tag_of(past_lengths ? past_lengths.hash(sequence, seed) : seed);
+  }
+
+ private:
+  [[nodiscard]] Column axis_column(std::int32_t axis) const noexcept {
+    return {positions.data + axis * axis_bytes, positions.stride, positions.width};
+  }
 };
 
 }  // namespace radixmlp::inline v0::inline RADIXMLP_MODE::detail

@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -16,7 +17,7 @@
 
 namespace radixmlp::inline v0::inline RADIXMLP_MODE {
 
-namespace detail {
+namespace detail::inline RADIXMLP_ARCHS {
 
 // Enough to fill any device several times over; kernels stride from there on.
 inline constexpr std::int64_t most_blocks = std::int64_t{1} << 20;
@@ -31,7 +32,9 @@ RADIXMLP_HIDDEN inline void launch_kernel(const void* kernel, cudaStream_t strea
 }
 
 // Launches of up to tensors_per_launch tensors each; those without width are left out.
-RADIXMLP_HIDDEN inline void enqueue_runs(cudaStream_t stream, std::span<const ByteRows> tensors, const RowRuns& runs) {
+template <std::size_t Tensors>
+RADIXMLP_HIDDEN void enqueue_runs(cudaStream_t stream, const std::array<ByteRows, Tensors>& tensors,
+                                  const RowRuns& runs) {
   constexpr std::int64_t tile_bytes = 16 * 1024;
   check_device_rows(tensors);
   RunRows launch{};
@@ -50,14 +53,15 @@ RADIXMLP_HIDDEN inline void enqueue_runs(cudaStream_t stream, std::span<const By
       }
     }
     if (count > 0 && launch.run_count > 0 && launch.target_rows > 0) {
-      launch_kernel(reinterpret_cast<const void*>(&copy_runs_kernel), stream,
+      launch_kernel(reinterpret_cast<const void*>(&copy_runs_kernel<row_threads>), stream,
                     dim3(blocks_for(runs.target_rows, least_rows * row_warps), count), &launch);
     }
   }
 }
 
-RADIXMLP_HIDDEN inline void enqueue_multicast(cudaStream_t stream, std::span<const ByteRows> tensors,
-                                              const RowLists& lists) {
+template <std::size_t Tensors>
+RADIXMLP_HIDDEN void enqueue_multicast(cudaStream_t stream, const std::array<ByteRows, Tensors>& tensors,
+                                       const RowLists& lists) {
   check_device_rows(tensors);
   MulticastRows launch{};
   launch.offsets = lists.offsets.data();
@@ -82,14 +86,31 @@ RADIXMLP_HIDDEN inline void enqueue_multicast(cudaStream_t stream, std::span<con
       }
     }
     if (count > 0 && launch.value_count > 0) {
-      launch_kernel(reinterpret_cast<const void*>(&multicast_rows_kernel), stream,
+      launch_kernel(reinterpret_cast<const void*>(&multicast_rows_kernel<row_threads>), stream,
                     dim3(blocks_for(launch.units, row_threads / most_lanes), count), &launch);
     }
   }
 }
 
+// `launch` has the lists; `longest` bounds them (0: all entries).
 template <FloatFormat format>
-RADIXMLP_HIDDEN void launch_sums(cudaStream_t stream, SumRows launch, float* workspace, std::int64_t longest) {
+RADIXMLP_HIDDEN void enqueue_sums(cudaStream_t stream, const ByteRows& rows, std::int64_t width, SumRows launch,
+                                  std::span<float> memory, std::int64_t longest) {
+  longest = longest == 0 ? launch.value_count : longest;
+  const std::size_t needed = sum_workspace_floats(launch.value_count, longest, width);
+  if (memory.size() < needed) {
+    raise(invalid_rows("workspace", -1, static_cast<std::int64_t>(memory.size()), "its floats must be at least",
+                       static_cast<std::int64_t>(needed)));
+  }
+  if (launch.rows == 0 || rows.row_bytes == 0) {
+    return;
+  }
+  float* const workspace = memory.data();
+  launch.source = rows.source;
+  launch.target = rows.target;
+  launch.source_stride = rows.source_stride;
+  launch.target_stride = rows.target_stride;
+  launch.width = width;
   constexpr std::uint64_t columns = 4;  // that a thread sums where everything is aligned to so many elements
   constexpr std::uint64_t element = format == FloatFormat::fp32 ? 4 : 2;
   const std::uint64_t off =
@@ -114,7 +135,7 @@ RADIXMLP_HIDDEN void launch_sums(cudaStream_t stream, SumRows launch, float* wor
   }
 }
 
-}  // namespace detail
+}  // namespace detail::inline RADIXMLP_ARCHS
 
 // On a stream, with runs and rows in device memory: copies every run, for every RowCopy{source, target}, in blocks of
 // up to 16 KiB that cross the borders of contiguous rows. One launch for up to 8 tensors; returns at once, allocates
@@ -152,27 +173,30 @@ RADIXMLP_ALWAYS_INLINE inline void sum_duplicates(cudaStream_t stream, const Row
                                                   const RowView<T, TargetWidth>& compact, std::span<float> workspace,
                                                   std::int64_t longest = 0) {
   const detail::ByteRows rows = detail::checked_sum(lists, RowCopy{ragged, compact});
-  const auto values = static_cast<std::int64_t>(lists.values.size());
-  const std::int64_t most = longest == 0 ? values : longest;
-  const std::size_t needed = sum_workspace_floats(values, most, ragged.width());
-  if (workspace.size() < needed) {
-    detail::raise(detail::invalid_rows("workspace", -1, static_cast<std::int64_t>(workspace.size()),
-                                       "its floats must be at least", static_cast<std::int64_t>(needed)));
-  }
-  if (lists.offsets.size() == 1 || rows.row_bytes == 0) {
-    return;
-  }
   detail::SumRows launch{};
-  launch.source = rows.source;
-  launch.target = rows.target;
   launch.offsets = lists.offsets.data();
   launch.values = lists.values.data();
-  launch.source_stride = rows.source_stride;
-  launch.target_stride = rows.target_stride;
-  launch.width = ragged.width();
-  launch.value_count = values;
+  launch.value_count = static_cast<std::int64_t>(lists.values.size());
   launch.rows = static_cast<std::int32_t>(lists.offsets.size() - 1);
-  detail::launch_sums<FloatFormatOf<T>::value>(stream, launch, workspace.data(), most);
+  detail::enqueue_sums<FloatFormatOf<T>::value>(stream, rows, ragged.width(), launch, workspace, longest);
+}
+
+// On a stream, as above: out[s] = mean of the rows of sequence s, zeros if it is empty. `rows` are the index's compact
+// rows, or its ragged ones (`compact` false). Summed as by sum_duplicates and divided in fp32. `workspace` has
+// sum_workspace_floats(N, index.max_seqlen, width) floats.
+template <class S, std::int64_t SourceWidth, class T, std::int64_t TargetWidth>
+RADIXMLP_ALWAYS_INLINE inline void mean_rows(cudaStream_t stream, const PrefixIndexView& index, bool compact,
+                                             const RowView<S, SourceWidth>& rows, const RowView<T, TargetWidth>& out,
+                                             std::span<float> workspace) {
+  const detail::RowExtents extents{compact ? index.compact_rows : index.ragged_rows, index.sequences()};
+  detail::SumRows launch{};
+  launch.offsets = index.ragged_cu.data();
+  launch.values = compact ? index.scatter.data() : nullptr;
+  launch.value_count = index.ragged_rows;
+  launch.rows = index.sequences();
+  launch.means = true;
+  detail::enqueue_sums<FloatFormatOf<T>::value>(stream, detail::checked_bytes(extents, RowCopy{rows, out})[0],
+                                                rows.width(), launch, workspace, index.max_seqlen);
 }
 
 }  // namespace radixmlp::inline v0::inline RADIXMLP_MODE

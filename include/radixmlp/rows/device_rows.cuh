@@ -17,7 +17,7 @@
 
 namespace radixmlp::inline v0::inline RADIXMLP_MODE {
 
-namespace detail {
+namespace detail::inline RADIXMLP_ARCHS {
 
 // Largest vector, in bytes, that every row of a tensor starts and ends on a multiple of; up to 32, a sector.
 [[nodiscard]] inline int vector_bytes(const ByteRows& rows) noexcept {
@@ -133,7 +133,7 @@ RADIXMLP_HIDDEN void enqueue_mapped_rows(cudaStream_t stream, const std::array<B
   }
 }
 
-}  // namespace detail
+}  // namespace detail::inline RADIXMLP_ARCHS
 
 // On a stream, with map and rows in device memory: target[i] = source[map[i]], and zeros behind the mapped rows, for
 // every RowCopy{source, target}. One launch for up to 8 tensors of any widths and alignments; returns at once,
@@ -167,9 +167,34 @@ RADIXMLP_ALWAYS_INLINE inline void scatter_to_slots(cudaStream_t stream, const P
   launch.slot_bytes = slots.entry_bytes();
   launch.map = index.scatter.data();
   launch.slots = slots.data();
+  launch.count = scatter_map(index).count;
   launch.mapped_rows = launch.rows = static_cast<std::uint32_t>(index.ragged_rows);
   launch.source_rows = index.compact_rows;
   detail::enqueue_mapped_rows<options, true>(stream, tensors, std::array{copies.target.rows()...}, launch);
+}
+
+// On a stream, as above: rows from *count on, which is read when the stream gets there, become zero; none where it is
+// below 0: there is no index of the batch.
+template <class T, std::int64_t Width>
+RADIXMLP_ALWAYS_INLINE inline void zero_rows_behind(cudaStream_t stream, const std::int32_t* count,
+                                                    const RowView<T, Width>& rows) {
+  constexpr std::int64_t most_blocks = 1024;
+  const auto bytes = [](std::int64_t elements) { return elements * std::int64_t{sizeof(T)}; };
+  detail::ZeroRows launch{reinterpret_cast<std::byte*>(rows.data()), bytes(rows.stride()), bytes(rows.width()),
+                          rows.rows(), count};
+  if (launch.rows == 0 || launch.row_bytes == 0) {
+    return;
+  }
+  const std::uint64_t bits =
+      reinterpret_cast<std::uintptr_t>(launch.target) | static_cast<std::uint64_t>(launch.stride | launch.row_bytes);
+  const bool vectors = bits % 16 == 0;
+  const std::int64_t blocks = std::min((launch.rows + detail::row_warps - 1) / detail::row_warps, most_blocks);
+  void* arguments[] = {&launch};
+  detail::raise_unless_success(
+      cudaLaunchKernel(vectors ? reinterpret_cast<const void*>(&detail::zero_rows_kernel<16>)
+                               : reinterpret_cast<const void*>(&detail::zero_rows_kernel<1>),
+                       dim3(static_cast<unsigned>(blocks)), dim3(detail::row_threads), arguments, 0, stream),
+      "cudaLaunchKernel");
 }
 
 // On a stream, as above: compact[j] = ragged[gather[j]] for j < N', zeros for

@@ -22,73 +22,6 @@
 
 namespace radixmlp::inline v0::inline RADIXMLP_MODE {
 
-namespace detail {
-
-// map[i] as a row of the source, or zero_row.
-template <Bounds bounds>
-[[nodiscard]] std::int32_t bounded_row(std::int32_t row, std::int64_t source_rows) noexcept {
-  if constexpr (bounds == Bounds::clamp) {
-    return static_cast<std::int32_t>(std::min<std::int64_t>(std::max(row, 0), source_rows - 1));
-  } else if constexpr (bounds == Bounds::zero) {
-    return in_rows(row, source_rows) ? row : zero_row;
-  }
-  return row;
-}
-
-template <Bounds bounds>
-void check_entries_in_rows(std::span<const std::int32_t> map, std::int64_t source_rows) {
-  if constexpr (bounds == Bounds::trap) {
-    for (std::size_t i = 0; i < map.size(); ++i) {
-      if (!in_rows(map[i], source_rows)) {
-        raise(invalid_rows("map.map", static_cast<std::int64_t>(i), map[i], "must be a row of the source, below",
-                           source_rows));
-      }
-    }
-  }
-}
-
-inline void copy_or_zero_row(const ByteRows& rows, std::int64_t target_row, std::int32_t source_row,
-                             bool streams) noexcept {
-  if (source_row == zero_row) {
-    zero_rows(rows, target_row, target_row + 1);
-  } else {
-    copy_run(rows, target_row, source_row, 1, streams);
-  }
-}
-
-}  // namespace detail
-
-// target[i] = source[map[i]], and zeros behind the mapped rows, for every RowCopy{source, target}. Returns when the
-// rows are written. Throws InvalidRows before any row is.
-template <RowOptions options = RowOptions{}, HostExecutor Executor, class... Sources, class... Targets>
-void map_rows(const Executor& executor, const RowMap& map, const RowCopy<Sources, Targets>&... copies) {
-  detail::check_map(map);
-  const auto tensors = detail::checked_bytes({map.source_rows, map.target_rows}, copies...);
-  const auto capacity = static_cast<std::int64_t>(map.map.size());
-  const std::int64_t mapped = map.count == nullptr ? capacity : *map.count;
-  if (!detail::in_rows(mapped, capacity + 1)) {
-    return;
-  }
-  const std::span<const std::int32_t> entries = map.map.first(static_cast<std::size_t>(mapped));
-  detail::check_entries_in_rows<options.bounds>(entries, map.source_rows);
-  detail::copy_rows(
-      executor, tensors, std::min(map.source_rows, mapped), mapped,
-      [&](const detail::ByteRows& rows, std::int64_t first, std::int64_t last, bool streams) {
-        if constexpr (options.bounds == Bounds::trust || options.bounds == Bounds::trap) {
-          detail::copy_mapped_rows(rows, entries, first, last, streams);
-        } else {
-          for (std::int64_t i = first; i < last; ++i) {
-            detail::copy_or_zero_row(
-                rows, i, detail::bounded_row<options.bounds>(entries[static_cast<std::size_t>(i)], map.source_rows),
-                streams);
-          }
-        }
-      });
-  for (const detail::ByteRows& rows : tensors) {
-    detail::zero_rows(rows, mapped, map.target_rows);
-  }
-}
-
 // cache[slots[i]] = compact[scatter[i]] for i < N where slots[i] is not negative, for every RowCopy{compact, cache}.
 // Slots beyond a cache's rows are trusted not to be there, or refused, or left out (Bounds::clamp and zero). Where two
 // rows go to one slot, they must be copies of one compact row; check_slots finds others. Throws InvalidRows before any
@@ -99,8 +32,13 @@ void scatter_to_slots(const Executor& executor, const PrefixIndexView& index, co
   detail::check_slots_size(index, slots);
   const detail::RowExtents extents = detail::slot_extents(index, copies...);
   const auto tensors = detail::checked_bytes(extents, copies...);
-  detail::check_entries_in_rows<options.bounds>(index.scatter, index.compact_rows);
-  for (std::int64_t i = 0; options.bounds == Bounds::trap && i < index.ragged_rows; ++i) {
+  const std::int64_t mapped = detail::mapped_rows(scatter_map(index));
+  if (mapped < 0) {
+    return;
+  }
+  detail::check_entries_in_rows<options.bounds>(index.scatter.first(static_cast<std::size_t>(mapped)),
+                                                index.compact_rows);
+  for (std::int64_t i = 0; options.bounds == Bounds::trap && i < mapped; ++i) {
     if (slots[i] >= extents.target_rows) {
       detail::raise(
           detail::invalid_rows("slots", i, slots[i], "must be a row of the cache, below", extents.target_rows));
@@ -109,7 +47,7 @@ void scatter_to_slots(const Executor& executor, const PrefixIndexView& index, co
   const std::array target_rows{copies.target.rows()...};
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     detail::copy_rows(
-        executor, std::span(tensors).subspan(t, 1), index.compact_rows, index.ragged_rows,
+        executor, std::span(tensors).subspan(t, 1), index.compact_rows, mapped,
         [&](const detail::ByteRows& rows, std::int64_t first, std::int64_t last, bool streams) {
           for (std::int64_t i = first; i < last; ++i) {
             const std::int64_t slot = slots[i];
@@ -134,6 +72,7 @@ void scatter_to_slots(const Executor& executor, const PrefixIndexView& index, co
 // first slot that does not fit.
 inline void check_slots(const PrefixIndexView& index, const Slots& slots, std::int64_t cache_rows,
                         std::span<std::int32_t> memory) {
+  detail::check_without_counts(index);
   detail::check_slots_size(index, slots);
   if (cache_rows < 0 || memory.size() < check_slots_entries(cache_rows)) {
     detail::raise(detail::invalid_rows("memory", -1, static_cast<std::int64_t>(memory.size()),

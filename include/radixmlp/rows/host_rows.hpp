@@ -8,6 +8,7 @@
 #include <span>
 
 #include "radixmlp/executor.hpp"
+#include "radixmlp/rows/row_map.hpp"
 #include "radixmlp/rows/row_view.hpp"
 
 namespace radixmlp::inline v0::inline RADIXMLP_MODE {
@@ -96,31 +97,31 @@ inline void prefetch_row(const std::byte* row, std::int64_t row_bytes) noexcept 
   }
 }
 
-// Target rows first .. last: short ones one by one, others in runs, which are stretches of the map that count up by
-// one. Rows in random order are fetched ahead, without which short ones take twice as long.
+// Target rows first .. last, in runs, which are stretches of the map that count up by one; short rows in runs only
+// where those are streamed, else one by one. What does not follow the row before it is fetched ahead, without which
+// short rows in random order take twice as long.
 inline void copy_mapped_rows(const ByteRows& rows, std::span<const std::int32_t> map, std::int64_t first,
                              std::int64_t last, bool streams) noexcept {
   constexpr std::int64_t ahead = 8;  // rows
   const std::int32_t* const source = map.data();
-  if (rows.row_bytes <= short_row && !streams) {
-    const ByteRows r = rows;
-    for (std::int64_t i = first; i < last; ++i) {
-      if (const std::int64_t next = i + ahead; next < last && source[next] != source[next - 1] + 1) {
-        prefetch_row(r.source + source[next] * r.source_stride, r.row_bytes);
-      }
-      copy_bytes(r.target + i * r.target_stride, r.source + source[i] * r.source_stride, r.row_bytes);
-    }
-    return;
-  }
+  const ByteRows r = rows;  // a copy: a compiler knows that writing rows does not change it
+  const std::int64_t shortest_run = r.row_bytes > short_row ? 1
+                                    : streams               ? (shortest_stream + r.row_bytes - 1) / r.row_bytes
+                                                            : last - first + 1;
   for (std::int64_t i = first; i < last;) {
-    if (i + ahead < last) {
-      prefetch_row(rows.source + source[i + ahead] * rows.source_stride, rows.row_bytes);
+    if (const std::int64_t next = i + ahead; next < last && source[next] != source[next - 1] + 1) {
+      prefetch_row(r.source + source[next] * r.source_stride, r.row_bytes);
+    }
+    if (const std::int64_t end = i + shortest_run - 1; end >= last || source[end] != source[i] + shortest_run - 1) {
+      copy_bytes(r.target + i * r.target_stride, r.source + source[i] * r.source_stride, r.row_bytes);
+      ++i;
+      continue;
     }
     std::int64_t count = 1;
     while (i + count < last && source[i + count] == source[i] + count) {
       ++count;
     }
-    copy_run(rows, i, source[i], count, streams);
+    copy_run(r, i, source[i], count, streams);
     i += count;
   }
 }
@@ -138,7 +139,7 @@ inline void copy_new_rows(const ByteRows& rows, const PrefixIndexView& index, st
 }
 
 inline void zero_rows(const ByteRows& rows, std::int64_t first, std::int64_t last) noexcept {
-  for (std::int64_t i = first; i < last; ++i) {
+  for (std::int64_t i = first; i < last && rows.row_bytes > 0; ++i) {  // rows without width may be nowhere
     std::memset(rows.target + i * rows.target_stride, 0, static_cast<std::size_t>(rows.row_bytes));
   }
 }
@@ -169,23 +170,90 @@ void copy_rows(const Executor& executor, std::span<const ByteRows> tensors, std:
   }
 }
 
+// map[i] as a row of the source, or zero_row.
+template <Bounds bounds>
+[[nodiscard]] std::int32_t bounded_row(std::int32_t row, std::int64_t source_rows) noexcept {
+  if constexpr (bounds == Bounds::clamp) {
+    return static_cast<std::int32_t>(std::min<std::int64_t>(std::max(row, 0), source_rows - 1));
+  } else if constexpr (bounds == Bounds::zero) {
+    return in_rows(row, source_rows) ? row : zero_row;
+  }
+  return row;
+}
+
+template <Bounds bounds>
+void check_entries_in_rows(std::span<const std::int32_t> map, std::int64_t source_rows) {
+  if constexpr (bounds == Bounds::trap) {
+    for (std::size_t i = 0; i < map.size(); ++i) {
+      if (!in_rows(map[i], source_rows)) {
+        raise(invalid_rows("map.map", static_cast<std::int64_t>(i), map[i], "must be a row of the source, below",
+                           source_rows));
+      }
+    }
+  }
+}
+
+inline void copy_or_zero_row(const ByteRows& rows, std::int64_t target_row, std::int32_t source_row,
+                             bool streams) noexcept {
+  if (source_row == zero_row) {
+    zero_rows(rows, target_row, target_row + 1);
+  } else {
+    copy_run(rows, target_row, source_row, 1, streams);
+  }
+}
+
 }  // namespace detail
+
+// target[i] = source[map[i]], and zeros behind the mapped rows, for every RowCopy{source, target}. Returns when the
+// rows are written. Throws InvalidRows before any row is.
+template <RowOptions options = RowOptions{}, HostExecutor Executor, class... Sources, class... Targets>
+void map_rows(const Executor& executor, const RowMap& map, const RowCopy<Sources, Targets>&... copies) {
+  detail::check_map(map);
+  const auto tensors = detail::checked_bytes({map.source_rows, map.target_rows}, copies...);
+  const std::int64_t mapped = detail::mapped_rows(map);
+  if (mapped < 0) {
+    return;
+  }
+  const std::span<const std::int32_t> entries = map.map.first(static_cast<std::size_t>(mapped));
+  detail::check_entries_in_rows<options.bounds>(entries, map.source_rows);
+  detail::copy_rows(
+      executor, tensors, std::min(map.source_rows, mapped), mapped,
+      [&](const detail::ByteRows& rows, std::int64_t first, std::int64_t last, bool streams) {
+        if constexpr (options.bounds == Bounds::trust || options.bounds == Bounds::trap) {
+          detail::copy_mapped_rows(rows, entries, first, last, streams);
+        } else {
+          for (std::int64_t i = first; i < last; ++i) {
+            detail::copy_or_zero_row(
+                rows, i, detail::bounded_row<options.bounds>(entries[static_cast<std::size_t>(i)], map.source_rows),
+                streams);
+          }
+        }
+      });
+  for (const detail::ByteRows& rows : tensors) {
+    detail::zero_rows(rows, mapped, map.target_rows);
+  }
+}
 
 // compact[j] = ragged[gather[j]] for j < N', zeros for N' <= j < padded_rows, for every RowCopy{ragged, compact}.
 // Returns when the rows are written. Throws InvalidRows before any row is.
 template <HostExecutor Executor, class... Sources, class... Targets>
 void gather_rows(const Executor& executor, const PrefixIndexView& index, const RowCopy<Sources, Targets>&... copies) {
   const auto tensors = detail::checked_bytes(detail::gather_extents(index), copies...);
-  detail::copy_rows(executor, tensors, index.compact_rows, index.compact_rows,
+  const RowMap map = gather_map(index);
+  const std::int64_t mapped = detail::mapped_rows(map);
+  if (mapped < 0) {
+    return;
+  }
+  detail::copy_rows(executor, tensors, mapped, mapped,
                     [&](const detail::ByteRows& rows, std::int64_t first, std::int64_t last, bool streams) {
                       if (index.compact_cu.empty()) {
-                        detail::copy_mapped_rows(rows, index.gather, first, last, streams);
+                        detail::copy_mapped_rows(rows, map.map, first, last, streams);
                       } else {
                         detail::copy_new_rows(rows, index, first, last, streams);
                       }
                     });
   for (const detail::ByteRows& rows : tensors) {
-    detail::zero_rows(rows, index.compact_rows, index.padded_rows);
+    detail::zero_rows(rows, mapped, index.padded_rows);
   }
 }
 
@@ -193,11 +261,15 @@ void gather_rows(const Executor& executor, const PrefixIndexView& index, const R
 // Throws InvalidRows before any row is.
 template <HostExecutor Executor, class... Sources, class... Targets>
 void scatter_rows(const Executor& executor, const PrefixIndexView& index, const RowCopy<Sources, Targets>&... copies) {
-  const auto tensors = detail::checked_bytes(detail::scatter_extents(index), copies...);
-  detail::copy_rows(executor, tensors, index.compact_rows, index.ragged_rows,
-                    [&](const detail::ByteRows& rows, std::int64_t first, std::int64_t last, bool streams) {
-                      detail::copy_mapped_rows(rows, index.scatter, first, last, streams);
-                    });
+  map_rows(executor, scatter_map(index), copies...);
+}
+
+// Rows from *count on become zero; none where *count is below 0: there is no index of the batch.
+template <HostExecutor Executor, class T, std::int64_t Width>
+void zero_rows_behind(const Executor&, const std::int32_t* count, const RowView<T, Width>& rows) {
+  for (std::int64_t i = *count; i >= 0 && i < rows.rows(); ++i) {
+    std::memset(static_cast<void*>(rows.row(i)), 0, static_cast<std::size_t>(rows.width()) * sizeof(T));
+  }
 }
 
 // One tensor.

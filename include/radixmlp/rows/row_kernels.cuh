@@ -8,7 +8,7 @@
 #include "radixmlp/rows/row_map.hpp"
 #include "radixmlp/rows/row_view.hpp"
 
-namespace radixmlp::inline v0::inline RADIXMLP_MODE::detail {
+namespace radixmlp::inline v0::inline RADIXMLP_MODE::detail::inline RADIXMLP_ARCHS {
 
 inline constexpr int row_threads = 128;  // of a block
 inline constexpr int row_warps = row_threads / 32;
@@ -275,6 +275,29 @@ __device__ __forceinline__ void move_rows(const MappedRows& launch, const Tensor
   }
 }
 
+// Rows *count .. rows become zero, a warp a row; none where the count is negative.
+struct ZeroRows {
+  std::byte* target;
+  std::int64_t stride;  // bytes
+  std::int64_t row_bytes;
+  std::int64_t rows;
+  const std::int32_t* count;
+};
+
+template <int VectorBytes>
+__global__ void __launch_bounds__(row_threads) RADIXMLP_HIDDEN
+    zero_rows_kernel(const __grid_constant__ ZeroRows launch) {
+  using Vector = typename VectorOf<VectorBytes>::type;
+  const std::int32_t count = *launch.count;
+  std::int64_t row = count + std::int64_t{blockIdx.x} * row_warps + threadIdx.x / 32;
+  for (; count >= 0 && row < launch.rows; row += std::int64_t{gridDim.x} * row_warps) {
+    auto* const target = reinterpret_cast<Vector*>(launch.target + row * launch.stride);
+    for (std::int64_t at = threadIdx.x % 32; at < launch.row_bytes / VectorBytes; at += 32) {
+      target[at] = Vector{};
+    }
+  }
+}
+
 // Tensors of different widths and alignments side by side: a block belongs to one of them. `wide`: all take vectors of
 // 16 bytes or more. Two kernels, because ptxas cannot hold all shapes in 64 registers. Eight blocks a multiprocessor
 // make it stay there.
@@ -336,4 +359,4 @@ __global__ void __launch_bounds__(row_threads, 8) RADIXMLP_HIDDEN
   }
 }
 
-}  // namespace radixmlp::inline v0::inline RADIXMLP_MODE::detail
+}  // namespace radixmlp::inline v0::inline RADIXMLP_MODE::detail::inline RADIXMLP_ARCHS

@@ -82,10 +82,12 @@ namespace radixmlp::inline v0::inline RADIXMLP_MODE {
 
 // The maps of an index: ragged rows to compact ones, with zeros up to padded_rows, and back.
 [[nodiscard]] inline RowMap gather_map(const PrefixIndexView& index) noexcept {
-  return {index.gather.first(static_cast<std::size_t>(index.compact_rows)), index.ragged_rows, index.padded_rows};
+  return {index.gather.first(static_cast<std::size_t>(index.compact_rows)), index.ragged_rows, index.padded_rows,
+          index.counts == nullptr ? nullptr : &index.counts->compact_rows};
 }
 [[nodiscard]] inline RowMap scatter_map(const PrefixIndexView& index) noexcept {
-  return {index.scatter, index.compact_rows, index.ragged_rows};
+  return {index.scatter, index.compact_rows, index.ragged_rows,
+          index.counts == nullptr ? nullptr : &index.counts->ragged_rows};
 }
 
 namespace detail {
@@ -95,6 +97,13 @@ inline constexpr std::int32_t zero_row = -1;
 
 [[nodiscard]] RADIXMLP_HOST_DEVICE constexpr bool in_rows(std::int64_t row, std::int64_t rows) noexcept {
   return row >= 0 && row < rows;
+}
+
+// Entries of a map in host memory; -1 where its batch did not fit.
+[[nodiscard]] inline std::int64_t mapped_rows(const RowMap& map) noexcept {
+  const auto entries = static_cast<std::int64_t>(map.map.size());
+  const std::int64_t count = map.count == nullptr ? entries : *map.count;
+  return in_rows(count, entries + 1) ? count : -1;
 }
 
 inline void check_map(const RowMap& map) {

@@ -27,7 +27,7 @@ struct FloatFormatOf<__nv_bfloat16> {
 
 }  // namespace radixmlp::inline v0
 
-namespace radixmlp::inline v0::inline RADIXMLP_MODE::detail {
+namespace radixmlp::inline v0::inline RADIXMLP_MODE::detail::inline RADIXMLP_ARCHS {
 
 // --- Multicast ---
 
@@ -94,7 +94,9 @@ __device__ __forceinline__ void multicast(const MulticastRows& launch, const Mul
   }
 }
 
-inline __global__ void __launch_bounds__(row_threads, 8) RADIXMLP_HIDDEN
+// A template, as all kernels are: units that include it and do not launch it have nothing to compile or to keep.
+template <int Threads>
+__global__ void __launch_bounds__(Threads, 8) RADIXMLP_HIDDEN
     multicast_rows_kernel(const __grid_constant__ MulticastRows launch) {
   const MulticastTensor& tensor = launch.tensors[blockIdx.y];
   switch (tensor.shape) {
@@ -156,8 +158,8 @@ __device__ __forceinline__ void copy_bytes_by_warp(const std::byte* source, std:
 
 // A warp takes a tile of target rows, finds the first run in it, and copies each run's part as one block where rows are
 // contiguous on both sides.
-inline __global__ void __launch_bounds__(row_threads, 8) RADIXMLP_HIDDEN
-    copy_runs_kernel(const __grid_constant__ RunRows launch) {
+template <int Threads>
+__global__ void __launch_bounds__(Threads, 8) RADIXMLP_HIDDEN copy_runs_kernel(const __grid_constant__ RunRows launch) {
   const ByteRows& rows = launch.tensors[blockIdx.y];
   const std::int64_t tile_rows = launch.tile_rows[blockIdx.y];
   const auto lane = static_cast<int>(threadIdx.x % 32);
@@ -222,14 +224,14 @@ struct DeviceFloat<FloatFormat::bf16> {
 };
 
 // One level of the sums over lists (row_sums.hpp): reads rows of the source, or partial sums of the level below, and
-// writes rows of the target where a list is done, else partial sums.
+// writes rows of the target where a list is done, divided by its length for means, else partial sums.
 struct SumRows {
   const std::byte* source;
   std::byte* target;
   const float* partials_in;
   float* partials_out;
   const std::int32_t* offsets;
-  const std::int32_t* values;
+  const std::int32_t* values;  // null: entry i is row i
   std::int64_t source_stride;  // bytes
   std::int64_t target_stride;
   std::int64_t width;
@@ -238,6 +240,7 @@ struct SumRows {
   std::int64_t units;
   std::int64_t chunks;  // of so many columns as a warp takes
   std::int32_t rows;
+  bool means;
 };
 
 template <int Columns, class Bits>
@@ -265,9 +268,10 @@ __global__ void __launch_bounds__(row_threads) RADIXMLP_HIDDEN sum_rows_kernel(c
     Sums<Columns> sum{};
     if (launch.leaf == 1) {
       const std::byte* const source = launch.source + column * sizeof(Bits);
-      const std::int32_t* const values = launch.values + piece.first;
+      const std::int32_t* const values = launch.values;
       sum = sum_tree<Columns>(count, [&](int i) {
-        const auto elements = *reinterpret_cast<const Row*>(source + values[i] * launch.source_stride);
+        const std::int64_t row = values != nullptr ? values[piece.first + i] : piece.first + i;
+        const auto elements = *reinterpret_cast<const Row*>(source + row * launch.source_stride);
         Sums<Columns> loaded;
         for (int c = 0; c < Columns; ++c) {
           loaded.values[c] = Float::load(elements.values[c]);
@@ -286,10 +290,12 @@ __global__ void __launch_bounds__(row_threads) RADIXMLP_HIDDEN sum_rows_kernel(c
       });
     }
     const std::int64_t size = launch.leaf * unit_rows;
-    if (launch.offsets[piece.row + 1] - launch.offsets[piece.row] <= size) {
+    const std::int32_t length = launch.offsets[piece.row + 1] - launch.offsets[piece.row];
+    if (length <= size) {
+      const float divisor = launch.means && length > 0 ? static_cast<float>(length) : 1.0F;
       Row elements;
       for (int c = 0; c < Columns; ++c) {
-        elements.values[c] = Float::store(sum.values[c]);
+        elements.values[c] = Float::store(sum.values[c] / divisor);
       }
       *reinterpret_cast<Row*>(launch.target + piece.row * launch.target_stride + column * sizeof(Bits)) = elements;
     } else {
@@ -303,4 +309,4 @@ __global__ void __launch_bounds__(row_threads) RADIXMLP_HIDDEN sum_rows_kernel(c
   }
 }
 
-}  // namespace radixmlp::inline v0::inline RADIXMLP_MODE::detail
+}  // namespace radixmlp::inline v0::inline RADIXMLP_MODE::detail::inline RADIXMLP_ARCHS

@@ -138,7 +138,8 @@ template <class Source, class Target>
 [[nodiscard]] Status to_bytes(const RowCopy<Source, Target>& copy, std::int64_t t, const RowExtents& extents,
                               ByteRows& bytes) noexcept {
   constexpr std::int64_t element = sizeof(typename Target::value_type);
-  constexpr std::int64_t max_elements = std::int64_t{1} << 47;  // of a row; keeps every product in 64 bits
+  constexpr std::int64_t max_elements = std::int64_t{1} << 47;  // of a row
+  constexpr std::int64_t max_bytes = std::int64_t{1} << 61;     // of all rows; keeps every address in 64 bits
   const auto& [source, target] = copy;
   const auto fail = [&](const char* argument, std::int64_t value, const char* requirement, std::int64_t bound) {
     return invalid_rows(argument, t, value, requirement, bound);
@@ -167,6 +168,11 @@ template <class Source, class Target>
   const std::int64_t longest = source.stride() < target.stride() ? target.stride() : source.stride();
   if (longest > max_elements) {
     return fail("stride", longest, "must not exceed", max_elements);
+  }
+  const std::int64_t most = extents.source_rows < extents.target_rows ? extents.target_rows : extents.source_rows;
+  const std::int64_t rows = most < 1 ? 1 : most;
+  if (longest > max_bytes / element / rows) {
+    return fail("stride", longest, "with so many rows must not exceed", max_bytes / element / rows);
   }
   const std::int64_t row_bytes = source.width() * element;
   if (row_bytes > 0 && extents.source_rows > 0 && source.data() == nullptr) {
@@ -197,9 +203,6 @@ template <class... Copies>
 
 [[nodiscard]] inline RowExtents gather_extents(const PrefixIndexView& index) noexcept {
   return {index.ragged_rows, index.padded_rows};
-}
-[[nodiscard]] inline RowExtents scatter_extents(const PrefixIndexView& index) noexcept {
-  return {index.compact_rows, index.ragged_rows};
 }
 
 }  // namespace radixmlp::inline v0::inline RADIXMLP_MODE::detail

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: MIT
+#
 # The compile commands of bystander and engine may differ in the include path and, below C++20, the standard.
 file(READ "${COMMANDS}" commands)
 string(JSON count LENGTH "${commands}")

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: MIT
+#
 # No file that an umbrella includes, however far down, has a path that matches FORBIDDEN.
 execute_process(COMMAND ${PREPROCESS} OUTPUT_VARIABLE files COMMAND_ERROR_IS_FATAL ANY)
 string(REPLACE "${INCLUDE_DIR}/" "" files "${files}")  # where the sources lie says nothing

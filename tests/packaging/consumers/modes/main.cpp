@@ -18,13 +18,12 @@ struct Unit {
 }  // namespace
 
 int main() {
-  std::vector<Unit> units{{plain::build, plain::is_right, plain::refusal, plain::throws, true},
-                          {quiet::build, quiet::is_right, quiet::refusal, quiet::throws, false}};
-#if defined(WITH_WIDE)
-  if (__builtin_cpu_supports("avx2")) {
-    units.push_back({wide::build, wide::is_right, wide::refusal, wide::throws, true});
+  std::vector<Unit> units;
+#define UNIT(name, has_exceptions, runs_here)                                                    \
+  if (runs_here) {                                                                               \
+    units.push_back({name::build, name::is_right, name::refusal, name::throws, has_exceptions}); \
   }
-#endif
+#include "units.inc"
   alignas(radixmlp::index_alignment) std::array<std::byte, 4096> memory;
   std::array<float, 8> ragged{0, 1, 2, 3, 4, 5, 6, 7};
   for (const Unit& builder : units) {

@@ -5,7 +5,17 @@
 
 #include "shared_prefix.hpp"
 
+#if defined(WITH_OPENMP)
+#include "radixmlp/executor_openmp.hpp"
+#endif
+
 namespace {
+
+#if defined(WITH_OPENMP)
+constexpr radixmlp::OpenMpExecutor executor;
+#else
+constexpr radixmlp::SerialExecutor executor;
+#endif
 
 constexpr std::int32_t tokens[]{1, 2, 3, 4, 1, 2, 3, 5};
 constexpr std::int32_t cu_seqlens[]{0, 4, 8};
@@ -17,12 +27,13 @@ namespace UNIT {
 
 radixmlp::PrefixIndexView build(std::span<std::byte> memory) {
   radixmlp::PrefixTrie trie;
-  return trie.build_into(memory, radixmlp::RaggedBatch<std::int32_t>{.tokens = tokens, .cu_seqlens = cu_seqlens});
+  return trie.build_into(memory, radixmlp::RaggedBatch<std::int32_t>{.tokens = tokens, .cu_seqlens = cu_seqlens}, {},
+                         executor);
 }
 
 bool is_right(const radixmlp::PrefixIndexView& index, radixmlp::RowView<const float> ragged,
               radixmlp::RowView<float> compact) {
-  radixmlp::gather_rows(radixmlp::serial, index, ragged, compact);
+  radixmlp::gather_rows(executor, index, ragged, compact);
   for (std::int64_t j = 0; j < index.compact_rows; ++j) {
     if (*compact.row(j) != *ragged.row(index.gather[static_cast<std::size_t>(j)])) {
       return false;

@@ -18,4 +18,7 @@
 
 DECLARE_UNIT(plain)
 DECLARE_UNIT(quiet)
+DECLARE_UNIT(release)
+DECLARE_UNIT(parallel)
 DECLARE_UNIT(wide)
+DECLARE_UNIT(widest)

@@ -3,12 +3,13 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <string_view>
 
 #include "radixmlp/pipeline/index_pipeline.hpp"
 #include "radixmlp/radixmlp.hpp"
 
-int main(int argc, char**) {
-  const bool with_hook = argc == 1;
+int main(int argc, char** argv) {
+  const std::string_view hook = argc == 1 ? "hook" : argv[1];
   const std::array<std::int32_t, 4> tokens{1, 2, 1, 3};
   const std::array<std::int32_t, 3> cu_seqlens{0, 2, 4};
   const std::array<std::int32_t, 3> too_long{0, 2, 5};
@@ -35,11 +36,15 @@ int main(int argc, char**) {
     return 5;
   }
 
-  if (with_hook) {
+  if (hook == "hook") {
+    // [hook]
     radixmlp::set_error_hook([](const radixmlp::Error& error) {
       std::printf("hook: %s\n", error.what());
-      std::exit(error.index() == 2 ? 0 : 3);
+      std::exit(error.index() == 2 ? 0 : 3);  // or log, longjmp, ...: anything but return
     });
+    // [/hook]
+  } else if (hook == "returns") {
+    radixmlp::set_error_hook([](const radixmlp::Error&) { std::puts("returns"); });
   }
   static_cast<void>(trie.build(batch));
   return 4;  // the hook, or an abort, has ended the process

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: MIT
+#
 # The object has the row kernels (else this test sees nothing) and exports neither them nor what launches them: a
 # process with two copies of the library, built for other architectures, would run one's kernels for the other.
 execute_process(COMMAND "${NM}" "${OBJECT}" OUTPUT_VARIABLE all COMMAND_ERROR_IS_FATAL ANY)
