@@ -23,6 +23,7 @@ namespace {
 
 using namespace example;
 using radixmlp::RowView;
+using enum radixmlp::AttentionLayout;
 
 void check(cublasStatus_t status) {
   if (status != CUBLAS_STATUS_SUCCESS) {
@@ -94,12 +95,15 @@ class Event {
 // What one way of computing a batch keeps in device memory.
 template <class T>
 struct Activations {
-  Activations(const ModelConfig& config, const radixmlp::PrefixIndexView& index, radixmlp::CompactionPolicy policy)
-      : rows(policy.compacts(index) ? index.padded_rows : index.ragged_rows),
+  // After the last layer the hidden states of all N rows go into the workspace, too.
+  Activations(const ModelConfig& config, const radixmlp::PrefixIndexView& index,
+              const radixmlp::CompactionDecision& decision, const radixmlp::AttentionPlan& plan)
+      : rows(decision.compacts ? index.padded_rows : index.ragged_rows),
         hidden(static_cast<std::size_t>(rows * config.hidden)),
-        workspace(radixmlp::CompactedBlock<T>::workspace_bytes(config.widths(), index, policy)),
-        tokens(policy.compacts(index) ? static_cast<std::size_t>(rows) : 0),
-        positions(policy.compacts(index) ? static_cast<std::size_t>(rows) : 0) {}
+        workspace(std::max(radixmlp::CompactedBlock<T>::workspace_bytes(config.widths(), index, decision, plan),
+                           static_cast<std::size_t>(index.ragged_rows * config.hidden) * sizeof(T))),
+        tokens(decision.compacts ? static_cast<std::size_t>(rows) : 0),
+        positions(decision.compacts ? static_cast<std::size_t>(rows) : 0) {}
 
   [[nodiscard]] std::size_t bytes() const noexcept {
     return hidden.bytes() + workspace.bytes() + tokens.bytes() + positions.bytes();
@@ -129,29 +133,37 @@ class Demo {
     const radixmlp::PrefixIndexView host_index = trie_.build(batch.ragged());
     const DeviceArray<std::byte> index_memory(host_index.block.size());
     const radixmlp::PrefixIndexView index = radixmlp::copy_to_device(stream_, host_index, index_memory.span());
-    const radixmlp::CompactionPolicy never{.max_ratio = 0};
-    const radixmlp::CompactionPolicy policy{.max_ratio = options.max_ratio};
+    const radixmlp::CompactionDecision never = radixmlp::CompactionPolicy{.max_ratio = 0}.decide(index);
+    const radixmlp::CompactionDecision decision =
+        radixmlp::CompactionPolicy{.max_ratio = options.max_ratio}.decide(host_index, options.layout);
+    std::vector<std::int32_t> host_plan_memory(radixmlp::attention_plan_entries(host_index));
+    const radixmlp::AttentionPlan host_plan = radixmlp::attention_plan(host_index, host_plan_memory);
+    const DeviceArray<std::int32_t> plan_memory({host_plan.block.begin(), host_plan.block.end()});
+    const radixmlp::AttentionPlan plan = host_plan.relocated(plan_memory.data(), host_index, index);
     const DeviceArray<std::int32_t> tokens(batch.tokens), positions(batch.positions);
-    const Activations<T> ragged(config_, index, never);
-    const Activations<T> compact(config_, index, policy);
-    const Block block_without(index, config_.widths(), ragged.workspace.span(), never);
-    const Block block_with(index, config_.widths(), compact.workspace.span(), policy);
+    const Activations<T> without(config_, index, never, plan);
+    const Activations<T> with(config_, index, decision, plan);
+    const Block block_without(index, config_.widths(), without.workspace.span(), never);
+    const Block block_with(index, config_.widths(), with.workspace.span(), decision, plan);
     std::fprintf(stderr, "batch of %d sequences, N = %d, N' = %d, activations %.1f GB and %.1f GB\n", index.sequences(),
-                 index.ragged_rows, index.compact_rows, 1e-9 * static_cast<double>(ragged.bytes()),
-                 1e-9 * static_cast<double>(compact.bytes()));
+                 index.ragged_rows, index.compact_rows, 1e-9 * static_cast<double>(without.bytes()),
+                 1e-9 * static_cast<double>(with.bytes()));
 
     BatchResult result;
     RowView<T> expected, actual;
     measure_in_turn(
-        1, options.repeat, [&] { return forward(block_without, tokens, positions, ragged, expected); },
-        [&] { return forward(block_with, tokens, positions, compact, actual); }, result);
+        1, options.repeat, [&] { return forward(block_without, tokens, positions, without, expected); },
+        [&] { return forward(block_with, tokens, positions, with, actual); }, result);
     result.sequences = index.sequences();
     result.ragged_rows = index.ragged_rows;
     result.compact_rows = index.compact_rows;
     result.compacts = block_with.compacts();
+    const radixmlp::IndexStats stats = radixmlp::index_stats(host_index);
+    result.attention_pairs = stats.attention_pairs;
+    result.computed_pairs = block_with.layout() == ragged ? stats.attention_pairs : stats.compact_attention_pairs;
     result.index_seconds = measure_index_build(batch);
-    result.without.activation_bytes = ragged.bytes() + engine_.scratch_bytes();
-    result.with.activation_bytes = compact.bytes() + engine_.scratch_bytes();
+    result.without.activation_bytes = without.bytes() + engine_.scratch_bytes();
+    result.with.activation_bytes = with.bytes() + engine_.scratch_bytes();
     compare(download(expected), download(actual), result);
     return result;
   }
@@ -179,11 +191,11 @@ class Demo {
           [&](const auto& x, const auto& q, const auto& k, const auto& v) {
             engine_.pre_attention(layers_[l], positions, x, q, k, v);
           },
-          [&](const radixmlp::AttentionCall<T>& call) {
+          radixmlp::serving<ragged, compact_query, paged>([&](const radixmlp::AttentionCall<T>& call) {
             attention_begins_[l].record(stream_);
             engine_.attention(call);
             attention_ends_[l].record(stream_);
-          },
+          }),
           [&](const auto& attention_out, const auto& x) { engine_.post_attention(layers_[l], attention_out, x); });
     }
     // After the last layer the workspace is free, so the rows of all tokens go there.
@@ -246,8 +258,8 @@ int run(const DemoOptions& options, double tolerance) {
 int main(int argc, char** argv) {
   try {
     const DemoOptions options = parse_options(argc, argv, 10);
-    if (options.calibrate || options.cpu_time || options.layout != radixmlp::AttentionLayout::ragged) {
-      throw std::invalid_argument("--calibrate, --cpu-time and --layout are for the CPU engine (radixmlp_demo)");
+    if (options.calibrate || options.cpu_time) {
+      throw std::invalid_argument("--calibrate and --cpu-time are for the CPU engine (radixmlp_demo)");
     }
     if (!has_gpu()) {
       std::printf("skipped: no GPU\n");

@@ -27,7 +27,7 @@ and without compaction, and compares time and results. Without FILE: the sample 
   --max-ratio R       policy: compact a batch if N'/N is at most R; 0 = never, 1 = always (default %g)
   --batch-tokens N    split the file, in order, into batches of at most N tokens (default: one batch)
   --threads N         threads of the CPU engine (default: one a core)
-  --layout NAME       attention of the CPU engine: ragged, compact_query or paged (default ragged)
+  --layout NAME       of a compacted batch's attention: ragged, compact_query or paged (default ragged)
   --cpu-time          CPU engine: seconds of processor time, all threads together, where others use the machine too
   --calibrate         only print the CPU engine's rates on this machine, for radixmlp-analyze --rates
   --precision P       on a GPU: fp16 or fp32 (default fp16)

@@ -23,9 +23,9 @@ struct DemoOptions {
   std::int64_t repeat = 0;
   std::int64_t threads = 0;       // of the CPU engine; 0 = as many as there are cores
   std::int64_t batch_tokens = 0;  // 0 = the whole file is one batch
-  radixmlp::AttentionLayout layout = radixmlp::AttentionLayout::ragged;  // of the CPU engine
-  bool cpu_time = false;                                                 // the CPU engine: count processor time
-  bool calibrate = false;                                                // the CPU engine: print rates, read no file
+  radixmlp::AttentionLayout layout = radixmlp::AttentionLayout::ragged;
+  bool cpu_time = false;   // the CPU engine: count processor time
+  bool calibrate = false;  // the CPU engine: print rates, read no file
   double max_ratio = radixmlp::CompactionPolicy{}.max_ratio;
 };
 

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: MIT
+#
 # Runs index_builder_counters in the emulator: a build is seven launches, and what it reads and writes a row is bounded.
 #   cmake -DPROGRAM=... -DEMULATOR=.../ptxemu-run -DSTATS=file -P check_index_builder_counters.cmake
 
