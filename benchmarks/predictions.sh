@@ -12,6 +12,8 @@
 #   LAYOUTS=... attention layouts, default "ragged compact_query paged"
 set -euo pipefail
 build=$1 tokens=${TOKENS:-8192}
+source "$(dirname "${BASH_SOURCE[0]}")/../scripts/install_deps.sh"
+choose_openblas_kernels "$build/examples/radixmlp_demo"
 read -ra layouts <<<"${LAYOUTS:-ragged compact_query paged}"
 shift
 scratch=$(mktemp -d)
