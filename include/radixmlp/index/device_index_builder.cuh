@@ -161,13 +161,14 @@ class RADIXMLP_HIDDEN DeviceIndexBuilder {
 
     const std::int64_t entries = std::max({std::int64_t{capacity_.ragged_rows}, std::int64_t{capacity_.compact_rows},
                                            std::int64_t{capacity_.sequences} + 1});
-    detail::launch_build(detail::prepare_build_kernel, stream, layout.table_slots / 4, build, int{layout.tiles});
-    detail::launch_build(detail::hash_prefixes_kernel, stream, rows, build);
-    detail::launch_build(detail::insert_prefixes_kernel, stream, rows, build);
-    detail::launch_build(detail::verify_prefixes_kernel, stream, rows, build);
-    detail::launch_build(detail::repair_prefixes_kernel, stream, 1, build);
-    detail::launch_build(detail::number_rows_kernel, stream, rows, build);
-    detail::launch_build(detail::write_maps_kernel, stream, entries, build);
+    detail::launch_build(detail::prepare_build_kernel<detail::build_threads>, stream, layout.table_slots / 4, build,
+                         int{layout.tiles});
+    detail::launch_build(detail::hash_prefixes_kernel<detail::build_threads>, stream, rows, build);
+    detail::launch_build(detail::insert_prefixes_kernel<detail::build_threads>, stream, rows, build);
+    detail::launch_build(detail::verify_prefixes_kernel<detail::build_threads>, stream, rows, build);
+    detail::launch_build(detail::repair_prefixes_kernel<detail::build_threads>, stream, 1, build);
+    detail::launch_build(detail::number_rows_kernel<detail::build_threads>, stream, rows, build);
+    detail::launch_build(detail::write_maps_kernel<detail::build_threads>, stream, entries, build);
     return index;
   }
 

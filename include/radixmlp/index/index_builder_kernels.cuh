@@ -31,7 +31,9 @@
 // read yet (cudaPeekAtLastError) for its own, and launches two kernels.
 namespace radixmlp::inline v0::inline RADIXMLP_MODE::detail::inline RADIXMLP_ARCHS {
 
-inline constexpr int build_threads = 512;  // of a block, which takes as many rows
+// Of a block, which takes as many rows. The kernels are templates over it, as all are: a unit that includes them and
+// launches none has nothing to compile or to keep.
+inline constexpr int build_threads = 512;
 inline constexpr int hash_bits = 62;
 inline constexpr std::uint32_t no_row = 0xffffffff;
 inline constexpr std::uint64_t no_fault = ~std::uint64_t{0};
@@ -234,7 +236,8 @@ template <class T, class Operator>
 }
 
 // A thread empties four slots; there are more of those than tiles.
-inline __global__ void __launch_bounds__(build_threads) RADIXMLP_HIDDEN
+template <int Threads>
+__global__ void __launch_bounds__(Threads) RADIXMLP_HIDDEN
     prepare_build_kernel(const __grid_constant__ IndexBuild build, int tiles) {
   const auto i = static_cast<std::uint32_t>(thread_number());
   if (i < build.table_slots / 4) {
@@ -277,7 +280,8 @@ __device__ inline void check_sequence(const IndexBuild& build, std::int32_t s) {
 }
 
 // A thread a row, as in all kernels from here on.
-inline __global__ void __launch_bounds__(build_threads) RADIXMLP_HIDDEN
+template <int Threads>
+__global__ void __launch_bounds__(Threads) RADIXMLP_HIDDEN
     hash_prefixes_kernel(const __grid_constant__ IndexBuild build) {
   const std::int32_t row = thread_number();
   for (std::int64_t s = row; s <= build.sequences; s += std::int64_t{gridDim.x} * build_threads) {
@@ -299,7 +303,8 @@ inline __global__ void __launch_bounds__(build_threads) RADIXMLP_HIDDEN
 
 // A slot that has been taken keeps its hash: only rows with the same one replace a row in it. So rows with equal hashes
 // end at the same slot, in whatever order they come.
-inline __global__ void __launch_bounds__(build_threads) RADIXMLP_HIDDEN
+template <int Threads>
+__global__ void __launch_bounds__(Threads) RADIXMLP_HIDDEN
     insert_prefixes_kernel(const __grid_constant__ IndexBuild build) {
   const std::int32_t row = thread_number();
   if (row >= rows_of(build)) {
@@ -327,7 +332,8 @@ inline __global__ void __launch_bounds__(build_threads) RADIXMLP_HIDDEN
   build.slots[row] = Flagged::of(slot, (hash & 2) != 0);
 }
 
-inline __global__ void __launch_bounds__(build_threads) RADIXMLP_HIDDEN
+template <int Threads>
+__global__ void __launch_bounds__(Threads) RADIXMLP_HIDDEN
     verify_prefixes_kernel(const __grid_constant__ IndexBuild build) {
   const std::int32_t row = thread_number();
   if (row >= rows_of(build)) {
@@ -343,7 +349,8 @@ inline __global__ void __launch_bounds__(build_threads) RADIXMLP_HIDDEN
 
 // One block, of which one thread takes the rows in order: a row's prefix is known by the lowest row that equals the row
 // before it, and by the row itself. Never needed unless 62 bits of different prefixes are equal.
-inline __global__ void __launch_bounds__(build_threads) RADIXMLP_HIDDEN
+template <int Threads>
+__global__ void __launch_bounds__(Threads) RADIXMLP_HIDDEN
     repair_prefixes_kernel(const __grid_constant__ IndexBuild build) {
   if (build.state->unverified == 0) {
     return;
@@ -379,7 +386,8 @@ inline __global__ void __launch_bounds__(build_threads) RADIXMLP_HIDDEN
   return static_cast<std::int32_t>(build.lowest[row].number()) == row;
 }
 
-inline __global__ void __launch_bounds__(build_threads) RADIXMLP_HIDDEN
+template <int Threads>
+__global__ void __launch_bounds__(Threads) RADIXMLP_HIDDEN
     number_rows_kernel(const __grid_constant__ IndexBuild build) {
   const std::int32_t row = thread_number();
   const unsigned count =
@@ -419,8 +427,8 @@ inline __global__ void __launch_bounds__(build_threads) RADIXMLP_HIDDEN
 
 // A thread for each entry of the longest map. What the batch leaves of the capacity, and all of it where there is a
 // fault, becomes what capacity_index says.
-inline __global__ void __launch_bounds__(build_threads) RADIXMLP_HIDDEN
-    write_maps_kernel(const __grid_constant__ IndexBuild build) {
+template <int Threads>
+__global__ void __launch_bounds__(Threads) RADIXMLP_HIDDEN write_maps_kernel(const __grid_constant__ IndexBuild build) {
   const std::int32_t i = thread_number();
   const IndexCounts counts = counts_of(build);
   const bool fits = counts.fault == 0;
