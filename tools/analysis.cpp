@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <utility>
 
 #include "radixmlp/index/index_stats.hpp"
@@ -67,10 +68,15 @@ Analysis Analyzer::finish() {
 void Analyzer::close(std::size_t b) {
   Open& open = open_[b];
   ByBudget& by_budget = result_.budgets[b];
-  const auto start = std::chrono::steady_clock::now();
-  const radixmlp::PrefixIndexView index =
-      trie_.build(radixmlp::RaggedBatch<std::int32_t>{.tokens = open.tokens, .cu_seqlens = open.cu_seqlens});
-  by_budget.index_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  // The quicker of two builds: other programs of the machine hold up one of them, if any.
+  radixmlp::PrefixIndexView index;
+  double seconds = std::numeric_limits<double>::infinity();
+  for (int build = 0; build < 2; ++build) {
+    const auto start = std::chrono::steady_clock::now();
+    index = trie_.build(radixmlp::RaggedBatch<std::int32_t>{.tokens = open.tokens, .cu_seqlens = open.cu_seqlens});
+    seconds = std::min(seconds, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  by_budget.index_seconds += seconds;
   ++by_budget.arrival.batches;
   by_budget.arrival.rows += index.compact_rows;
   predictor_.add(radixmlp::index_stats(index), by_budget.arrival.seconds);
