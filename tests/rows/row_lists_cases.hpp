@@ -215,12 +215,13 @@ TEST_CASE("work items cover every entry once, at most 64 of one list, and read a
     const TestLists test(sizes);
     const auto values = static_cast<std::int64_t>(test.values.size());
     const auto rows = static_cast<std::int32_t>(sizes.size());
-    for (std::int64_t leaf = 1; leaf <= 4096; leaf *= 64) {
+    for (int level = 0; level <= 2; ++level) {
+      const std::int64_t leaf = radixmlp::detail::leaf_of(level);
       std::vector<int> covered(test.values.size());
       std::vector<std::int64_t> reads(sizes.size());
-      std::vector<int> partials(static_cast<std::size_t>(radixmlp::detail::partial_rows(values, leaf * 64)));
-      for (std::int64_t u = 0; u < radixmlp::detail::row_unit_count(rows, values, leaf); ++u) {
-        const auto unit = radixmlp::detail::row_unit(test.offsets.data(), rows, values, leaf, u);
+      std::vector<int> partials(static_cast<std::size_t>(radixmlp::detail::partial_rows(values, level + 1)));
+      for (std::int64_t u = 0; u < radixmlp::detail::row_unit_count(rows, values, level); ++u) {
+        const auto unit = radixmlp::detail::row_unit(test.offsets.data(), rows, values, level, u);
         if (unit.row < 0) {
           continue;
         }
@@ -234,7 +235,7 @@ TEST_CASE("work items cover every entry once, at most 64 of one list, and read a
           ++covered[static_cast<std::size_t>(unit.first + i)];
         }
         if (sizes[j] > 64 * leaf) {
-          ++partials.at(static_cast<std::size_t>(radixmlp::detail::partial_row(unit.first, unit.leads, leaf * 64)));
+          ++partials.at(static_cast<std::size_t>(radixmlp::detail::partial_row(unit.first, unit.leads, level + 1)));
         }
       }
       for (std::size_t j = 0; j < sizes.size(); ++j) {

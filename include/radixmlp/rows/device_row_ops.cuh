@@ -68,7 +68,7 @@ RADIXMLP_HIDDEN void enqueue_multicast(cudaStream_t stream, const std::array<Byt
   launch.values = lists.values.data();
   launch.value_count = static_cast<std::int64_t>(lists.values.size());
   launch.source_rows = static_cast<std::int32_t>(lists.offsets.size() - 1);
-  launch.units = row_unit_count(launch.source_rows, launch.value_count, 1);
+  launch.units = row_unit_count(launch.source_rows, launch.value_count, 0);
   for (std::size_t t = 0; t < tensors.size();) {
     unsigned count = 0;
     int most_lanes = 1;
@@ -122,13 +122,12 @@ RADIXMLP_HIDDEN void enqueue_sums(cudaStream_t stream, const ByteRows& rows, std
   const bool vectors = off == 0;
   launch.chunks = (launch.width + (vectors ? 128 : 32) - 1) / (vectors ? 128 : 32);
   const int levels = sum_levels(longest);
-  launch.leaf = 1;
   float* next = workspace;
-  for (int level = 0; level < levels; ++level, launch.leaf *= unit_rows) {
+  for (launch.level = 0; launch.level < levels; ++launch.level) {
     launch.partials_in = launch.partials_out;
     launch.partials_out = next;
-    next += partial_rows(launch.value_count, launch.leaf * unit_rows) * launch.width;
-    launch.units = row_unit_count(launch.rows, launch.value_count, launch.leaf);
+    next += partial_rows(launch.value_count, launch.level + 1) * launch.width;
+    launch.units = row_unit_count(launch.rows, launch.value_count, launch.level);
     launch_kernel(vectors ? reinterpret_cast<const void*>(&sum_rows_kernel<format, 4>)
                           : reinterpret_cast<const void*>(&sum_rows_kernel<format, 1>),
                   stream, dim3(blocks_for(launch.units * launch.chunks, row_warps)), &launch);
@@ -182,8 +181,8 @@ RADIXMLP_ALWAYS_INLINE inline void sum_duplicates(cudaStream_t stream, const Row
 }
 
 // On a stream, as above: out[s] = mean of the rows of sequence s, zeros if it is empty. `rows` are the index's compact
-// rows, or its ragged ones (`compact` false). Summed as by sum_duplicates and divided in fp32. `workspace` has
-// sum_workspace_floats(N, index.max_seqlen, width) floats.
+// rows, or its ragged ones (`compact` false). Summed as by sum_duplicates, and multiplied by 1 / length, in fp32.
+// `workspace` has sum_workspace_floats(N, index.max_seqlen, width) floats.
 template <class S, std::int64_t SourceWidth, class T, std::int64_t TargetWidth>
 RADIXMLP_ALWAYS_INLINE inline void mean_rows(cudaStream_t stream, const PrefixIndexView& index, bool compact,
                                              const RowView<S, SourceWidth>& rows, const RowView<T, TargetWidth>& out,

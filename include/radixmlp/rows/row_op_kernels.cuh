@@ -62,7 +62,7 @@ __device__ __forceinline__ void multicast(const MulticastRows& launch, const Mul
   std::int64_t unit = std::int64_t{blockIdx.x} * groups + threadIdx.x / Lanes;
 #pragma unroll 1
   for (; unit < launch.units; unit += std::int64_t{gridDim.x} * groups) {
-    const RowUnit piece = row_unit(launch.offsets, launch.source_rows, launch.value_count, 1, unit);
+    const RowUnit piece = row_unit(launch.offsets, launch.source_rows, launch.value_count, 0, unit);
     const auto entries = static_cast<int>(piece.entries);
     const auto* source =
         reinterpret_cast<const Vector*>(tensor.source + offset_of(piece.row, tensor.source_stride)) + lane;
@@ -224,7 +224,7 @@ struct DeviceFloat<FloatFormat::bf16> {
 };
 
 // One level of the sums over lists (row_sums.hpp): reads rows of the source, or partial sums of the level below, and
-// writes rows of the target where a list is done, divided by its length for means, else partial sums.
+// writes rows of the target where a list is done, over its length for means, else partial sums.
 struct SumRows {
   const std::byte* source;
   std::byte* target;
@@ -236,12 +236,18 @@ struct SumRows {
   std::int64_t target_stride;
   std::int64_t width;
   std::int64_t value_count;
-  std::int64_t leaf;
   std::int64_t units;
   std::int64_t chunks;  // of so many columns as a warp takes
   std::int32_t rows;
+  int level;
   bool means;
 };
+
+// 1 / x for x >= 1, to the last bit but for rounding. The operator's path for subnormals would be a call, with a stack.
+__device__ __forceinline__ float inverse_of(float x) {
+  const float guess = __fdividef(1.0F, x);
+  return fmaf(guess, fmaf(-x, guess, 1.0F), guess);
+}
 
 template <int Columns, class Bits>
 struct alignas(Columns * sizeof(Bits)) Elements {
@@ -260,17 +266,17 @@ __global__ void __launch_bounds__(row_threads) RADIXMLP_HIDDEN sum_rows_kernel(c
   for (; item < items; item += std::int64_t{gridDim.x} * row_warps) {
     const std::int64_t unit = item / launch.chunks;
     const std::int64_t column = ((item - unit * launch.chunks) * 32 + threadIdx.x % 32) * Columns;
-    const RowUnit piece = row_unit(launch.offsets, launch.rows, launch.value_count, launch.leaf, unit);
+    const RowUnit piece = row_unit(launch.offsets, launch.rows, launch.value_count, launch.level, unit);
     if (piece.row < 0 || column >= launch.width) {
       continue;
     }
-    const auto count = static_cast<int>((piece.entries + launch.leaf - 1) / launch.leaf);
+    const auto count = static_cast<int>(leaves_of(piece.entries, launch.level));
     Sums<Columns> sum{};
-    if (launch.leaf == 1) {
+    if (launch.level == 0) {
       const std::byte* const source = launch.source + column * sizeof(Bits);
-      const std::int32_t* const values = launch.values;
+      const auto first = static_cast<std::int32_t>(piece.first);
       sum = sum_tree<Columns>(count, [&](int i) {
-        const std::int64_t row = values != nullptr ? values[piece.first + i] : piece.first + i;
+        const std::int32_t row = launch.values != nullptr ? launch.values[first + i] : first + i;
         const auto elements = *reinterpret_cast<const Row*>(source + row * launch.source_stride);
         Sums<Columns> loaded;
         for (int c = 0; c < Columns; ++c) {
@@ -280,7 +286,8 @@ __global__ void __launch_bounds__(row_threads) RADIXMLP_HIDDEN sum_rows_kernel(c
       });
     } else {
       sum = sum_tree<Columns>(count, [&](int i) {
-        const std::int64_t row = partial_row(piece.first + i * launch.leaf, piece.leads && i == 0, launch.leaf);
+        const std::int64_t row =
+            partial_row(piece.first + i * leaf_of(launch.level), piece.leads && i == 0, launch.level);
         const auto elements = *reinterpret_cast<const Partials*>(launch.partials_in + row * launch.width + column);
         Sums<Columns> loaded;
         for (int c = 0; c < Columns; ++c) {
@@ -289,13 +296,12 @@ __global__ void __launch_bounds__(row_threads) RADIXMLP_HIDDEN sum_rows_kernel(c
         return loaded;
       });
     }
-    const std::int64_t size = launch.leaf * unit_rows;
     const std::int32_t length = launch.offsets[piece.row + 1] - launch.offsets[piece.row];
-    if (length <= size) {
-      const float divisor = launch.means && length > 0 ? static_cast<float>(length) : 1.0F;
+    if (length <= leaf_of(launch.level + 1)) {
+      const float scale = launch.means && length > 0 ? inverse_of(static_cast<float>(length)) : 1.0F;
       Row elements;
       for (int c = 0; c < Columns; ++c) {
-        elements.values[c] = Float::store(sum.values[c] / divisor);
+        elements.values[c] = Float::store(sum.values[c] * scale);
       }
       *reinterpret_cast<Row*>(launch.target + piece.row * launch.target_stride + column * sizeof(Bits)) = elements;
     } else {
@@ -303,8 +309,9 @@ __global__ void __launch_bounds__(row_threads) RADIXMLP_HIDDEN sum_rows_kernel(c
       for (int c = 0; c < Columns; ++c) {
         elements.values[c] = sum.values[c];
       }
-      *reinterpret_cast<Partials*>(launch.partials_out + partial_row(piece.first, piece.leads, size) * launch.width +
-                                   column) = elements;
+      *reinterpret_cast<Partials*>(launch.partials_out +
+                                   partial_row(piece.first, piece.leads, launch.level + 1) * launch.width + column) =
+          elements;
     }
   }
 }

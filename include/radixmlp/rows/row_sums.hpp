@@ -86,13 +86,13 @@ template <int Columns, class Load>
   return levels;
 }
 
-// Rows of partial sums that a level reads: a piece that starts at value x has row 2 x / leaf, or the next where it does
-// not lead its list (row_units.hpp says why no two share one).
-[[nodiscard]] RADIXMLP_HOST_DEVICE inline std::int64_t partial_row(std::int64_t first, bool leads, std::int64_t leaf) {
-  return 2 * (first / leaf) + (leads ? 0 : 1);
+// Rows of partial sums that a level reads: a piece that starts at value x has row 2 (x / leaf), or the next where it
+// does not lead its list (row_units.hpp says why no two share one).
+[[nodiscard]] RADIXMLP_HOST_DEVICE inline std::int64_t partial_row(std::int64_t first, bool leads, int level) {
+  return 2 * (first >> unit_bits * level) + (leads ? 0 : 1);
 }
-[[nodiscard]] inline std::int64_t partial_rows(std::int64_t values, std::int64_t leaf) noexcept {
-  return 2 * ((values + leaf - 1) / leaf);
+[[nodiscard]] inline std::int64_t partial_rows(std::int64_t values, int level) noexcept {
+  return 2 * leaves_of(values, level);
 }
 
 // Rows of values to rows of lists.
@@ -111,10 +111,8 @@ template <class Source, class Target>
 [[nodiscard]] inline std::size_t sum_workspace_floats(std::int64_t values, std::int64_t longest,
                                                       std::int64_t width) noexcept {
   std::int64_t rows = 0;
-  std::int64_t leaf = 1;
   for (int level = 1; level < detail::sum_levels(longest); ++level) {
-    leaf *= detail::unit_rows;
-    rows += detail::partial_rows(values, leaf);
+    rows += detail::partial_rows(values, level);
   }
   return static_cast<std::size_t>(rows * width);
 }

@@ -10,7 +10,17 @@
 namespace radixmlp::inline v0::inline RADIXMLP_MODE::detail {
 
 // Rows of a list that one work item takes. A power of two, so that sums by items form binary trees.
-inline constexpr std::int64_t unit_rows = 64;
+inline constexpr int unit_bits = 6;
+inline constexpr std::int64_t unit_rows = 1 << unit_bits;
+
+// Lists are cut by levels: a leaf of level l is unit_rows^l entries. Shifts, not divisions: on a device those of 64
+// bits are calls.
+[[nodiscard]] RADIXMLP_HOST_DEVICE constexpr std::int64_t leaf_of(int level) {
+  return std::int64_t{1} << unit_bits * level;
+}
+[[nodiscard]] RADIXMLP_HOST_DEVICE constexpr std::int64_t leaves_of(std::int64_t entries, int level) {
+  return (entries + leaf_of(level) - 1) >> unit_bits * level;
+}
 
 // A piece of list `row`: entries first .. first + entries of the values. It starts `unit_rows` to the power of a level
 // times a whole number behind the list's start, and is the list's first piece where `leads`.
@@ -37,30 +47,31 @@ struct RowUnit {
   return low - 1;
 }
 
-// Lists (offsets as in RowLists) cut into pieces of `leaf` * unit_rows entries from their starts, for leaf = 1,
-// unit_rows, unit_rows^2, ...; at leaf > 1 those lists that are longer than a leaf. Nothing but the offsets is needed
-// to find a piece, because of all pieces that do not lead their list at most one starts in each stretch of leaf *
-// unit_rows values, and of all lists longer than a leaf at most one starts in each stretch of a leaf.
+// Lists (offsets as in RowLists) cut into pieces of a leaf of the next level from their starts; above level 0 those
+// lists that are longer than a leaf. Nothing but the offsets is needed to find a piece, because of all pieces that do
+// not lead their list at most one starts in each stretch of leaf * unit_rows values, and of all lists longer than a
+// leaf at most one starts in each stretch of a leaf.
 //
 // Work items 0 .. row_unit_count are these pieces, and some are empty.
 [[nodiscard]] RADIXMLP_HOST_DEVICE inline std::int64_t leading_units(std::int32_t rows, std::int64_t values,
-                                                                     std::int64_t leaf) {
-  return leaf == 1 ? rows : (values + leaf - 1) / leaf;
+                                                                     int level) {
+  return level == 0 ? rows : leaves_of(values, level);
 }
 [[nodiscard]] RADIXMLP_HOST_DEVICE inline std::int64_t row_unit_count(std::int32_t rows, std::int64_t values,
-                                                                      std::int64_t leaf) {
-  return leading_units(rows, values, leaf) + (values + leaf * unit_rows - 1) / (leaf * unit_rows);
+                                                                      int level) {
+  return leading_units(rows, values, level) + leaves_of(values, level + 1);
 }
 [[nodiscard]] RADIXMLP_HOST_DEVICE inline RowUnit row_unit(const std::int32_t* offsets, std::int32_t rows,
-                                                           std::int64_t values, std::int64_t leaf, std::int64_t unit) {
-  const std::int64_t size = leaf * unit_rows;
-  const std::int64_t leading = leading_units(rows, values, leaf);
+                                                           std::int64_t values, int level, std::int64_t unit) {
+  const std::int64_t leaf = leaf_of(level);
+  const std::int64_t size = leaf_of(level + 1);
+  const std::int64_t leading = leading_units(rows, values, level);
   RowUnit piece;
   if (unit < leading) {
-    piece.row = leaf == 1 ? static_cast<std::int32_t>(unit) : list_before(offsets, rows, leaf * (unit + 1));
+    piece.row = level == 0 ? static_cast<std::int32_t>(unit) : list_before(offsets, rows, leaf * (unit + 1));
     piece.leads = true;
     piece.first = piece.row < 0 ? 0 : offsets[piece.row];
-    if (leaf > 1 && (piece.row < 0 || piece.first < leaf * unit || offsets[piece.row + 1] - piece.first <= leaf)) {
+    if (level > 0 && (piece.row < 0 || piece.first < leaf * unit || offsets[piece.row + 1] - piece.first <= leaf)) {
       return {};
     }
   } else {
@@ -70,7 +81,7 @@ struct RowUnit {
       return {};
     }
     const std::int64_t start = offsets[piece.row];
-    piece.first = start + (position - start + size - 1) / size * size;
+    piece.first = start + leaves_of(position - start, level + 1) * size;
   }
   const std::int64_t left = offsets[piece.row + 1] - piece.first;
   piece.entries = left < size ? left : size;
