@@ -10,7 +10,7 @@
 #   scripts/gpu_check.sh --run [DIR] [--out OUT]  run what was packed; results go to OUT (default DIR/results)
 #
 # DIR is build/gpu_check unless named. It holds a copy of this script and needs nothing else: copy it to a machine with a
-# GPU and call DIR/gpu_check.sh there. Exit code: 0 all passed, 1 a step failed, 77 no GPU here.
+# GPU and call DIR/run.sh OUT there. Exit code: 0 all passed, 1 a step failed, 77 no GPU here.
 set -u
 
 script_dir=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -58,6 +58,9 @@ pack() {
   # More requests to index, where there are some.
   cp "${RADIXMLP_SHARED_DIR:-$source/../shared}"/workloads/*.jsonl "$dir/data/" 2>/dev/null
   cp "${BASH_SOURCE[0]}" "$dir/gpu_check.sh"
+  # run.sh [OUT]
+  printf '%s\n' '#!/usr/bin/env bash' 'dir=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)' \
+    'exec bash "$dir/gpu_check.sh" --run "$dir" --out "${1:-$dir/results}"' >"$dir/run.sh"
   {
     echo "revision: $(git -C "$source" describe --always --dirty 2>/dev/null || echo unknown)"
     echo "compiler: $("$nvcc" --version | tail -1)"
