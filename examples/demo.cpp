@@ -98,8 +98,9 @@ class Demo {
     const radixmlp::CompactionDecision never = radixmlp::CompactionPolicy{.max_ratio = 0}.decide(index);
     const radixmlp::CompactionDecision decision =
         radixmlp::CompactionPolicy{.max_ratio = options.max_ratio}.decide(index, options.layout);
-    plan_memory_.resize(radixmlp::attention_plan_entries(index));
-    const radixmlp::AttentionPlan plan = radixmlp::attention_plan(index, plan_memory_);
+    const radixmlp::AttentionPlanOptions plan_options{.group_keys = std::max(index.compact_rows / 2, 1)};
+    plan_memory_.resize(radixmlp::attention_plan_entries(index, plan_options));
+    const radixmlp::AttentionPlan plan = radixmlp::attention_plan(index, plan_memory_, plan_options);
     check_memory(index, Activations::workspace_bytes(config_, index, never, plan) +
                             Activations::workspace_bytes(config_, index, decision, plan));
     Activations ragged(config_, index, never, plan);

@@ -50,10 +50,10 @@ class CpuEngine {
                      const radixmlp::RowView<float>& k, const radixmlp::RowView<float>& v) {
     for_each_chunk(hidden.rows(), [&](std::int64_t first, std::int64_t rows, float* scratch) {
       const radixmlp::RowView<float> normed(scratch, rows, config_.hidden);
-      norm_rows(chunk(hidden, first, rows), weights.input_norm, normed);
-      linear(normed, weights.q_proj, 0, chunk(q, first, rows));
-      linear(normed, weights.k_proj, 0, chunk(k, first, rows));
-      linear(normed, weights.v_proj, 0, chunk(v, first, rows));
+      norm_rows(hidden.rows_from(first, rows), weights.input_norm, normed);
+      linear(normed, weights.q_proj, 0, q.rows_from(first, rows));
+      linear(normed, weights.k_proj, 0, k.rows_from(first, rows));
+      linear(normed, weights.v_proj, 0, v.rows_from(first, rows));
       for (std::int64_t r = first; r < first + rows; ++r) {
         const float* const rotation = rotations_.data() + *positions.row(r) * config_.head_dim;
         norm_and_rotate_heads(q.row(r), config_.q_heads, weights.q_norm, rotation);
@@ -82,11 +82,11 @@ class CpuEngine {
   void post_attention(const LayerWeights& weights, const radixmlp::RowView<const float>& attention_out,
                       const radixmlp::RowView<float>& hidden) {
     for_each_chunk(hidden.rows(), [&](std::int64_t first, std::int64_t rows, float* scratch) {
-      const radixmlp::RowView<float> residual = chunk(hidden, first, rows);
+      const radixmlp::RowView<float> residual = hidden.rows_from(first, rows);
       const radixmlp::RowView<float> normed(scratch, rows, config_.hidden);
       const radixmlp::RowView<float> gate_up(scratch + rows * config_.hidden, rows, 2 * config_.intermediate);
       const radixmlp::RowView<float> gate = gate_up.columns(0, config_.intermediate);
-      linear(chunk(attention_out, first, rows), weights.o_proj, 1, residual);
+      linear(attention_out.rows_from(first, rows), weights.o_proj, 1, residual);
       norm_rows(residual, weights.mlp_norm, normed);
       linear(normed, weights.gate_up_proj, 0, gate_up);
       for (std::int64_t r = 0; r < rows; ++r) {
@@ -101,12 +101,6 @@ class CpuEngine {
   static constexpr std::int64_t max_chunk_rows = 512;
 
   [[nodiscard]] static std::int64_t divided_up(std::int64_t a, std::int64_t b) noexcept { return (a + b - 1) / b; }
-
-  template <class T>
-  [[nodiscard]] static radixmlp::RowView<T> chunk(const radixmlp::RowView<T>& all, std::int64_t first,
-                                                  std::int64_t rows) {
-    return {all.row(first), rows, all.width(), all.stride()};
-  }
 
   // f(task, scratch) for every task, with the scratch of the worker that runs it.
   template <class F>

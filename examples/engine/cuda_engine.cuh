@@ -111,12 +111,12 @@ class CudaEngine {
                      const radixmlp::RowView<T>& k, const radixmlp::RowView<T>& v) const {
     for_each_chunk(hidden.rows(), [&](std::int64_t first, std::int64_t rows) {
       const radixmlp::RowView<T> normed(normed_.data(), rows, config_.hidden);
-      const auto q_chunk = chunk(q, first, rows);
-      const auto k_chunk = chunk(k, first, rows);
-      norm(chunk(hidden, first, rows), layer.input_norm, normed);
+      const auto q_chunk = q.rows_from(first, rows);
+      const auto k_chunk = k.rows_from(first, rows);
+      norm(hidden.rows_from(first, rows), layer.input_norm, normed);
       gemm_(normed, layer.q_proj.data(), 0, q_chunk);
       gemm_(normed, layer.k_proj.data(), 0, k_chunk);
-      gemm_(normed, layer.v_proj.data(), 0, chunk(v, first, rows));
+      gemm_(normed, layer.v_proj.data(), 0, v.rows_from(first, rows));
       norm_and_rotate(q_chunk, config_.q_heads, layer.q_norm, positions.row(first));
       norm_and_rotate(k_chunk, config_.kv_heads, layer.k_norm, positions.row(first));
     });
@@ -135,10 +135,10 @@ class CudaEngine {
   void post_attention(const DeviceLayer<T>& layer, const radixmlp::RowView<const T>& attention_out,
                       const radixmlp::RowView<T>& hidden) const {
     for_each_chunk(hidden.rows(), [&](std::int64_t first, std::int64_t rows) {
-      const radixmlp::RowView<T> residual = chunk(hidden, first, rows);
+      const radixmlp::RowView<T> residual = hidden.rows_from(first, rows);
       const radixmlp::RowView<T> normed(normed_.data(), rows, config_.hidden);
       const radixmlp::RowView<T> gate_up(gate_up_.data(), rows, 2 * config_.intermediate);
-      gemm_(chunk(attention_out, first, rows), layer.o_proj.data(), 1, residual);
+      gemm_(attention_out.rows_from(first, rows), layer.o_proj.data(), 1, residual);
       norm(residual, layer.mlp_norm, normed);
       gemm_(normed, layer.gate_up_proj.data(), 0, gate_up);
       launch(swiglu_kernel<T>, rows, rows_of(gate_up), rows, config_.intermediate);
@@ -153,12 +153,6 @@ class CudaEngine {
   [[nodiscard]] static DeviceRows<U> rows_of(const radixmlp::RowView<U>& view) noexcept {
     return {view.data(), view.stride()};
   }
-  template <class U>
-  [[nodiscard]] static radixmlp::RowView<U> chunk(const radixmlp::RowView<U>& all, std::int64_t first,
-                                                  std::int64_t rows) noexcept {
-    return {all.row(first), rows, all.width(), all.stride()};
-  }
-
   template <class F>
   static void for_each_chunk(std::int64_t rows, F&& f) {
     for (std::int64_t first = 0; first < rows; first += chunk_rows) {

@@ -49,7 +49,7 @@ struct PlainGemm {
 template <class T>
 std::vector<float> run_engine(const ModelConfig& config, const std::vector<LayerWeights>& weights,
                               const TokenBatch& batch, double max_ratio, std::int32_t pad_to,
-                              radixmlp::AttentionLayout layout = ragged) {
+                              radixmlp::AttentionLayout layout = ragged, std::int32_t group_keys = 0) {
   const cudaStream_t stream = nullptr;
   const CudaEngine<T, PlainGemm<T>> engine(config, stream, {stream}, 64);
   std::vector<DeviceLayer<T>> layers;
@@ -62,8 +62,9 @@ std::vector<float> run_engine(const ModelConfig& config, const std::vector<Layer
   const radixmlp::PrefixIndexView index = radixmlp::copy_to_device(stream, host_index, index_memory.span());
   const radixmlp::CompactionDecision decision =
       radixmlp::CompactionPolicy{.max_ratio = max_ratio}.decide(host_index, layout);
-  std::vector<std::int32_t> host_plan_memory(radixmlp::attention_plan_entries(host_index));
-  const radixmlp::AttentionPlan host_plan = radixmlp::attention_plan(host_index, host_plan_memory);
+  const radixmlp::AttentionPlanOptions options{.group_keys = group_keys};
+  std::vector<std::int32_t> host_plan_memory(radixmlp::attention_plan_entries(host_index, options));
+  const radixmlp::AttentionPlan host_plan = radixmlp::attention_plan(host_index, host_plan_memory, options);
   const DeviceArray<std::int32_t> plan_memory({host_plan.block.begin(), host_plan.block.end()});
   const radixmlp::AttentionPlan plan = host_plan.relocated(plan_memory.data(), host_index, index);
   const DeviceArray<std::byte> workspace(
@@ -120,6 +121,8 @@ TEST_CASE("decoder layers on the device equal the reference in double, with and 
   for (const auto layout : {compact_query, paged}) {
     CHECK(reference::relative_difference(run_engine<float>(config, weights, batch, 1, 8, layout), expected) <= 1e-5);
   }
+  CHECK(reference::relative_difference(run_engine<float>(config, weights, batch, 1, 8, compact_query, 7), expected) <=
+        1e-5);
   CHECK(reference::relative_difference(run_engine<__half>(config, weights, batch, 1, 8), expected) <= 1e-2);
   CHECK(reference::relative_difference(run_engine<__half>(config, weights, batch, 1, 1, paged), expected) <= 1e-2);
 }

@@ -59,14 +59,16 @@ TokenBatch sharing_batch() {
 // The hidden states of all rows, as the demo computes them.
 std::vector<float> run_engine(const ModelConfig& config, const std::vector<LayerWeights>& layers,
                               const TokenBatch& batch, radixmlp::CompactionPolicy policy, std::int32_t pad_to = 1,
-                              int threads = 2, radixmlp::AttentionLayout layout = radixmlp::AttentionLayout::ragged) {
+                              int threads = 2, radixmlp::AttentionLayout layout = radixmlp::AttentionLayout::ragged,
+                              std::int32_t group_keys = 0) {
   const ThreadPool pool(threads);
   CpuEngine engine(config, pool, 512);
   radixmlp::PrefixTrie trie;
   const radixmlp::PrefixIndexView index = trie.build(batch.ragged(), {.pad_to = pad_to});
   const radixmlp::CompactionDecision decision = policy.decide(index, layout);
-  std::vector<std::int32_t> plan_memory(radixmlp::attention_plan_entries(index));
-  const radixmlp::AttentionPlan plan = radixmlp::attention_plan(index, plan_memory);
+  const radixmlp::AttentionPlanOptions options{.group_keys = group_keys};
+  std::vector<std::int32_t> plan_memory(radixmlp::attention_plan_entries(index, options));
+  const radixmlp::AttentionPlan plan = radixmlp::attention_plan(index, plan_memory, options);
   std::vector<Chunk> workspace(
       radixmlp::CompactedBlock<float>::workspace_bytes(config.widths(), index, decision, plan) / sizeof(Chunk));
   const radixmlp::CompactedBlock<float> block(index, config.widths(), std::as_writable_bytes(std::span(workspace)),
@@ -115,6 +117,8 @@ TEST_CASE("decoder layers equal the reference in double, with and without compac
   for (const auto layout : {radixmlp::AttentionLayout::compact_query, radixmlp::AttentionLayout::paged}) {
     CHECK(reference::relative_difference(run_engine(config, layers, batch, always, 8, 2, layout), expected) <= 1e-5);
   }
+  const auto in_groups = run_engine(config, layers, batch, always, 8, 2, radixmlp::AttentionLayout::compact_query, 200);
+  CHECK(reference::relative_difference(in_groups, expected) <= 1e-5);
 }
 
 TEST_CASE("branches anywhere in a tile of queries or keys, in every layout") {

@@ -143,7 +143,7 @@ TEST_CASE("a layer in every layout agrees with dense attention in double precisi
   std::mt19937_64 random(82);
   const int count = tries("RADIXMLP_LAYOUT_TRIES", 300);
   double largest = 0;
-  int compacted = 0, with_past = 0;
+  int compacted = 0, with_past = 0, in_groups = 0;
   for (int t = 0; t < count; ++t) {
     CAPTURE(t);
     const BatchSpec spec = batches.next();
@@ -160,11 +160,14 @@ TEST_CASE("a layer in every layout agrees with dense attention in double precisi
     options.query_tile = random() % 4 == 0 ? 4 : 1;
     options.window = engine.window;
     options.past_lengths = spec.past_lengths;
+    const auto group_keys = static_cast<std::int32_t>(1 + random() % 100);
     const AttentionOut dense = reference_attention(spec, expected, values, engine.window);
 
     for (const AttentionLayout layout :
          {AttentionLayout::ragged, AttentionLayout::compact_query, AttentionLayout::paged}) {
       CAPTURE(name(layout));
+      const bool groups = layout == AttentionLayout::compact_query && options.query_tile == 1 && t % 4 != 0;
+      options.group_keys = groups ? group_keys : 0;
       std::vector<std::int32_t> pages, indptr{0};
       if (layout == AttentionLayout::paged) {  // one row a page; the past first, in any order, then the compact rows
         for (const auto& past : values.past) {
@@ -194,6 +197,7 @@ TEST_CASE("a layer in every layout agrees with dense attention in double precisi
       const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
       const auto skip = (workspace_alignment - address % workspace_alignment) % workspace_alignment;
       const CompactedBlock<float> block(index, widths, std::span(memory).subspan(skip, bytes), decision, plan);
+      in_groups += plan.groups.size() > 1 && block.compacts();
       compacted += block.layout() == layout && block.compacts();
       with_past += block.layout() == layout && block.compacts() && !spec.past_lengths.empty();
 
@@ -242,6 +246,7 @@ TEST_CASE("a layer in every layout agrees with dense attention in double precisi
   }
   CHECK(compacted > count);
   CHECK(with_past > count / 5);
+  CHECK(in_groups > count / 10);
   if (count > 1000) {
     WARN("largest relative error of " << count << " tries in 3 layouts: " << largest);
   }

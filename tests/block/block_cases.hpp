@@ -336,7 +336,8 @@ TEST_CASE("every attention layout gives the same bits") {
     const AttentionPlanOptions options{
         .partition = i % 2 == 0 ? radixmlp::QueryPartition::sequences : radixmlp::QueryPartition::edges,
         .keep_empty = i % 4 < 2,
-        .query_tile = i % 3 == 0 ? 4 : 1};
+        .query_tile = i % 3 == 0 ? 4 : 1,
+        .group_keys = i % 3 == 1 ? 1 + i * i % std::max(spec.rows(), 1) : 0};
     const std::vector<float> expected = batch.reference(2);
     for (const AttentionLayout layout : {ragged, compact_query, paged}) {
       CAPTURE(name(layout));

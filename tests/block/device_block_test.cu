@@ -72,8 +72,10 @@ TEST_CASE("a layer that reads compact rows launches less: nothing moves but K an
     return;
   const Case batch(half_shared());
   const PrefixIndexView& index = batch.index->view();
-  const BackendPlan<Backend> planned(batch.host_index, *batch.index, {});
-  for (const auto& [layout, launches] : {std::pair{compact_query, 4}, std::pair{paged, 3}}) {
+  // In groups the first sequence's keys lie as they are needed, and attention runs twice.
+  for (const auto& [layout, group_keys, launches] :
+       {std::tuple{compact_query, 0, 4}, std::tuple{compact_query, 3, 5}, std::tuple{paged, 0, 3}}) {
+    const BackendPlan<Backend> planned(batch.host_index, *batch.index, {.group_keys = group_keys});
     const auto decision = always.decide(index, layout);
     Backend backend;
     Workspace workspace(CompactedBlock<float>::workspace_bytes(widths, index, decision, planned.plan));

@@ -353,26 +353,139 @@ TEST_CASE("a plan by hand") {
   CHECK(paged.plan.in_cache);
 }
 
+TEST_CASE("groups by hand") {
+  // Rows:          0 1 2     3 4     (0 1) 5     (0 1 2)    (0 1 2) 6    none
+  const TypedBatch<std::int32_t> typed(spec_of({{1, 2, 3}, {7, 8}, {1, 2, 5}, {1, 2, 3}, {1, 2, 3, 6}, {}}));
+  radixmlp::PrefixTrie trie;
+  const PrefixIndexView index = trie.build(typed.batch());
+  using Ints = std::vector<std::int32_t>;
+  const Planned planned(index, {.group_keys = 5});
+  const AttentionPlan& plan = planned.plan;
+  REQUIRE(plan.groups.size() == 3);
+  CHECK(to_vector(plan.cu_seqlens_k) == Ints{0, 3, 5, 8, 12});  // the whole is as it is without groups
+  CHECK(to_vector(plan.group_cu_seqlens_q) == Ints{0, 3, 5, 0, 1, 0, 1});
+  CHECK(to_vector(plan.group_cu_seqlens_k) == Ints{0, 3, 5, 0, 3, 0, 4});
+  CHECK(to_vector(plan.group_rows) == Ints{0, 1, 2, 3, 4});
+  CHECK(plan.groups[0].first_row == 0);   // rows 0 to 4 as they lie
+  CHECK(plan.groups[1].first_row == -1);  // rows 0 1 5
+  CHECK(plan.groups[2].first_row == -1);  // rows 0 1 2 6
+  CHECK(plan.groups[2].first_query == 6);
+  CHECK(plan.groups[2].first_key == 8);
+  const AttentionPlan last = plan.group(2);
+  CHECK(to_vector(last.sequences) == Ints{4});
+  CHECK(to_vector(last.cu_seqlens_k) == Ints{0, 4});
+  CHECK(last.queries == 1);
+  CHECK(last.keys == 4);
+  CHECK(last.max_seqlen_q == 1);
+  CHECK(last.max_seqlen_k == 4);
+  CHECK(last.segments() == 1);
+}
+
+TEST_CASE("groups are the plan in pieces") {
+  RandomBatches batches(77);
+  std::mt19937_64 random(78);
+  const int count = tries("RADIXMLP_PLAN_TRIES", 300);
+  int several = 0, runs = 0, long_segments = 0;
+  for (int t = 0; t < count; ++t) {
+    CAPTURE(t);
+    const BatchSpec spec = batches.next();
+    const TypedBatch<std::int32_t, std::int32_t, radixmlp::Key128> typed(spec);
+    radixmlp::PrefixTrie trie;
+    const PrefixIndexView index = trie.build(typed.batch(), {.pad_to = spec.pad_to});
+    AttentionPlanOptions options;
+    options.partition = random() % 2 == 0 ? QueryPartition::sequences : QueryPartition::edges;
+    options.keep_empty = random() % 2 == 0;
+    options.window = random() % 3 == 0 ? 1 + static_cast<std::int32_t>(random() % 20) : 0;
+    options.past_lengths = spec.past_lengths;
+    const Planned whole(index, options);
+    options.group_keys = static_cast<std::int32_t>(1 + random() % static_cast<std::uint64_t>(2 * spec.rows() + 1));
+    const Planned planned(index, options);
+    const AttentionPlan& plan = planned.plan;
+    REQUIRE(to_vector(plan.cu_seqlens_q) == to_vector(whole.plan.cu_seqlens_q));
+    REQUIRE(to_vector(plan.cu_seqlens_k) == to_vector(whole.plan.cu_seqlens_k));
+    REQUIRE(to_vector(plan.key_slots) == to_vector(whole.plan.key_slots));
+    REQUIRE(whole.plan.groups.empty());
+
+    std::int32_t segment = 0, most_queries = 0;
+    for (std::size_t g = 0; g < plan.groups.size(); ++g) {
+      const radixmlp::AttentionGroup& group = plan.groups[g];
+      const AttentionPlan part = plan.group(g);
+      REQUIRE(group.first_segment == segment);
+      REQUIRE(part.segments() == group.segments);
+      REQUIRE(group.segments > 0);
+      REQUIRE((part.keys <= options.group_keys || part.segments() == 1));
+      long_segments += part.keys > options.group_keys;
+      std::int32_t max_q = 0, max_k = 0;
+      bool is_run = true;
+      for (std::int32_t e = 0; e < part.segments(); ++e, ++segment) {
+        const auto at = static_cast<std::size_t>(segment);
+        const auto in_part = static_cast<std::size_t>(e);
+        REQUIRE(part.cu_seqlens_q[in_part] + group.first_query == plan.cu_seqlens_q[at]);
+        REQUIRE(part.cu_seqlens_k[in_part] + group.first_key == plan.cu_seqlens_k[at]);
+        REQUIRE(part.sequences[in_part] == plan.sequences[at]);
+        REQUIRE(part.past_k[in_part] == plan.past_k[at]);
+        REQUIRE(part.last_page_len[in_part] == 1);
+        max_q = std::max(max_q, plan.cu_seqlens_q[at + 1] - plan.cu_seqlens_q[at]);
+        max_k = std::max(max_k, plan.cu_seqlens_k[at + 1] - plan.cu_seqlens_k[at]);
+        is_run = is_run && plan.past_k[at] == 0;
+      }
+      REQUIRE(part.queries == part.cu_seqlens_q.back());
+      REQUIRE(part.keys == part.cu_seqlens_k.back());
+      REQUIRE(group.queries == part.queries);
+      REQUIRE(group.keys == part.keys);
+      REQUIRE(part.max_seqlen_q == max_q);
+      REQUIRE(part.max_seqlen_k == max_k);
+      const auto slots =
+          plan.key_slots.subspan(static_cast<std::size_t>(group.first_key), static_cast<std::size_t>(part.keys));
+      for (std::size_t k = 0; k < slots.size(); ++k) {
+        is_run = is_run && slots[k] == slots[0] + static_cast<std::int32_t>(k);
+      }
+      if (part.keys > 0) {
+        REQUIRE(group.first_row == (is_run ? slots[0] : -1));
+        runs += is_run;
+      }
+      most_queries = std::max(most_queries, part.queries);
+      if (segment < plan.segments()) {  // the next segment did not fit
+        const auto at = static_cast<std::size_t>(segment);
+        REQUIRE(part.keys + plan.cu_seqlens_k[at + 1] - plan.cu_seqlens_k[at] > options.group_keys);
+      }
+    }
+    REQUIRE(segment == plan.segments());
+    REQUIRE(plan.group_rows.size() == static_cast<std::size_t>(most_queries));
+    for (std::int32_t i = 0; i < most_queries; ++i) {
+      REQUIRE(plan.group_rows[static_cast<std::size_t>(i)] == i);
+    }
+    several += plan.groups.size() > 1;
+  }
+  CHECK(several > count / 5);
+  CHECK(runs > count / 5);
+  CHECK(long_segments > count / 5);
+}
+
 TEST_CASE("a plan moves with its block and its index") {
   const TypedBatch<std::int32_t> typed(spec_of({{1, 2, 3}, {1, 2, 4, 5}, {1, 2, 3}, {1, 2, 3, 6}, {}}));
   radixmlp::PrefixTrie trie;
   const PrefixIndexView index = trie.build(typed.batch());
   const radixmlp::PrefixIndex copy(index);
   for (const AttentionPlanOptions& options :
-       {AttentionPlanOptions{}, AttentionPlanOptions{.keep_empty = true}, AttentionPlanOptions{.query_tile = 2}}) {
+       {AttentionPlanOptions{}, AttentionPlanOptions{.keep_empty = true}, AttentionPlanOptions{.query_tile = 2},
+        AttentionPlanOptions{.group_keys = 7}, AttentionPlanOptions{.keep_empty = true, .group_keys = 7}}) {
     Planned planned(index, options);
     const AttentionPlan before = planned.plan;
     const std::vector<std::int32_t> block = to_vector(before.block);
     const AttentionPlan moved = before.relocated(block.data(), index, copy);
     const std::vector<std::vector<std::int32_t>> expected{
-        to_vector(before.cu_seqlens_q),  to_vector(before.cu_seqlens_k), to_vector(before.key_slots),
-        to_vector(before.last_page_len), to_vector(before.sequences),    to_vector(before.query_rows),
-        to_vector(before.output_rows),   to_vector(before.past_k)};
+        to_vector(before.cu_seqlens_q),       to_vector(before.cu_seqlens_k), to_vector(before.key_slots),
+        to_vector(before.last_page_len),      to_vector(before.sequences),    to_vector(before.query_rows),
+        to_vector(before.output_rows),        to_vector(before.past_k),       to_vector(before.group_cu_seqlens_q),
+        to_vector(before.group_cu_seqlens_k), to_vector(before.group_rows)};
+    CHECK(moved.groups.data() == before.groups.data());
     std::fill(planned.memory.begin(), planned.memory.end(), -1);  // the moved plan does not look back
-    CHECK(std::vector<std::vector<std::int32_t>>{to_vector(moved.cu_seqlens_q), to_vector(moved.cu_seqlens_k),
-                                                 to_vector(moved.key_slots), to_vector(moved.last_page_len),
-                                                 to_vector(moved.sequences), to_vector(moved.query_rows),
-                                                 to_vector(moved.output_rows), to_vector(moved.past_k)} == expected);
+    CHECK(std::vector<std::vector<std::int32_t>>{
+              to_vector(moved.cu_seqlens_q), to_vector(moved.cu_seqlens_k), to_vector(moved.key_slots),
+              to_vector(moved.last_page_len), to_vector(moved.sequences), to_vector(moved.query_rows),
+              to_vector(moved.output_rows), to_vector(moved.past_k), to_vector(moved.group_cu_seqlens_q),
+              to_vector(moved.group_cu_seqlens_k), to_vector(moved.group_rows)} == expected);
     if (options.keep_empty) {
       CHECK(moved.key_slots.data() == copy.view().scatter.data());
     }
@@ -399,6 +512,16 @@ TEST_CASE("plan options that do not fit are refused, and nothing is written") {
   std::vector<std::int32_t> bad;
   CHECK(refusal([](auto&) {}) == "accepted");
   CHECK(refusal([](auto& o) { o.query_tile = 0; }) == "radixmlp: query_tile = 0: must be at least 1");
+  CHECK(refusal([](auto& o) { o.group_keys = -1; }) == "radixmlp: group_keys = -1: must be at least 0");
+  CHECK(refusal([](auto& o) { o.group_keys = 1; }) == "accepted");
+  CHECK(refusal([](auto& o) {
+          o.group_keys = 1;
+          o.query_tile = 2;
+        }) == "radixmlp: query_tile = 2: with group_keys it must be 1");
+  CHECK(refusal([&](auto& o) {
+          o.group_keys = 1;
+          o.slots = bad = {0, 1, 2, 3};
+        }) == "radixmlp: slots = 4: with group_keys its size must be 0");
   CHECK(refusal([](auto& o) { o.window = -1; }) == "radixmlp: window = -1: must be at least 0");
   CHECK(refusal([](auto& o) { o.past_page_size = 0; }) == "radixmlp: past_page_size = 0: must be at least 1");
   CHECK(refusal([&](auto& o) { o.past_lengths = pages; }) == "radixmlp: past_lengths = 3: its size must be 2");

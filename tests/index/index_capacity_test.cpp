@@ -296,6 +296,8 @@ TEST_CASE("the attention plan of a capacity is made of the index's maps, and oth
         "radixmlp: partition = 1: must be `sequences` with an index for a capacity");
   CHECK(refused({.keep_empty = true, .query_tile = 2}) ==
         "radixmlp: query_tile = 2: must be 1 with an index for a capacity");
+  CHECK(refused({.keep_empty = true, .group_keys = 9}) ==
+        "radixmlp: group_keys = 9: must be 0 with an index for a capacity");
   CHECK(refused({.keep_empty = true, .past_lengths = three}) ==
         "radixmlp: past_lengths = 3: must be empty with an index for a capacity");
   CHECK(refused({.keep_empty = true, .slots = seven}) ==

@@ -55,6 +55,8 @@ struct AttentionWidths {
 //   paged           plan.queries         N'                 as given: key i is row key_slots[i] of k and v, or of the
 //                                                           engine's cache (plan.in_cache)
 //
+// With groups in the plan, compact_query calls the attention once for each of them, and rows and plan are the group's.
+//
 // In segment e, query i of nq sees keys 0 .. nk - nq + i of nk. An attention that reads the plan so serves all three;
 // one that reads q, k, v, out and cu_seqlens alone serves `ragged`. The past: in `ragged` the engine's own business; in
 // `compact_query` rows of k and v that the attention fills through `kv` before it reads; in `paged` pages of the cache.

@@ -51,6 +51,9 @@ class CompactedBlock {
   [[nodiscard]] static std::size_t workspace_bytes(const AttentionWidths& widths, const PrefixIndexView& index,
                                                    const CompactionDecision& decision,
                                                    const AttentionPlan& plan = {}) noexcept {
+    if (decision.compacts && decision.layout == AttentionLayout::compact_query && !plan.groups.empty()) {
+      return static_cast<std::size_t>(Layout::grouped(widths, index.padded_rows, plan).end);
+    }
     return decision.compacts ? workspace_bytes(widths, index.ragged_rows, index.padded_rows, decision.layout, plan.keys,
                                                plan.query_rows.empty() ? 0 : plan.queries)
                              : workspace_bytes(widths, index.ragged_rows, 0);
@@ -112,7 +115,9 @@ class CompactedBlock {
       check(moves_keys || plan.past_keys == 0, "plan.past_keys", plan.past_keys, "paged needs past_pages in the plan");
       check(index.counts == nullptr || plan.key_slots.data() == index.scatter.data(), "plan.key_slots", 0,
             "must be the scatter of an index for a capacity");
-      layout_ = Layout(widths, index.padded_rows, moves_keys ? plan.keys : 0, moves_queries() ? plan.queries : 0);
+      layout_ = in_groups()
+                    ? Layout::grouped(widths, index.padded_rows, plan)
+                    : Layout(widths, index.padded_rows, moves_keys ? plan.keys : 0, moves_queries() ? plan.queries : 0);
       if (moves_keys) {
         plan_.key_slots = {};
         key_rows_ = plan.key_slots;
@@ -235,6 +240,8 @@ class CompactedBlock {
     const RowView<T> state = hidden.first_rows(rows());
     if (attention_layout_ == AttentionLayout::ragged) {
       forward_ragged(where, state, pre_attention, attention, post_attention);
+    } else if (in_groups()) {
+      forward_groups(where, state, pre_attention, attention, post_attention);
     } else {
       forward_compact(where, state, pre_attention, attention, post_attention);
     }
@@ -299,13 +306,69 @@ class CompactedBlock {
                                     .compact_rows = index_.compact_rows,
                                     .padded_rows = index_.padded_rows};
       gather_rows(where, outputs, moved_out, out);
-    } else if (rows() > compact_rows) {
-      const PrefixIndexView padding{.padded_rows = index_.padded_rows - index_.compact_rows};
-      gather_rows(where, padding, out, RowView<T>(out.row(compact_rows), padding.padded_rows, out.width()));
     } else if (index_.counts != nullptr) {
       zero_rows_behind(where, &index_.counts->compact_rows, out);
+    } else {
+      zero_padding(where, out);
     }
     post_attention(RowView<const T>(out), state);
+  }
+
+  // compact_query, a group at a time: K and V of its keys are expanded, and its output takes the place of its queries,
+  // which no other group reads; an output wider than them has rows of its own. Keys that lie as they are needed, as
+  // those of a sequence that shares nothing do, are not expanded.
+  template <class Where, class PreAttention, class Attention, class PostAttention>
+  RADIXMLP_ALWAYS_INLINE void forward_groups(const Where& where, const RowView<T>& state, PreAttention& pre_attention,
+                                             Attention& attention, PostAttention& post_attention) const {
+    const RowView<T> qkv = tensor(layout_.qkv, rows(), widths_.qkv());
+    const bool in_place = Layout::keeps_output_in_place(widths_);
+    const RowView<T> out = in_place ? qkv.columns(0, widths_.out) : tensor(layout_.out, rows(), widths_.out);
+    const RowView<T> compact_kv = qkv.columns(widths_.q, widths_.k + widths_.v);
+
+    pre_attention(RowView<const T>(state), q(qkv), k(qkv), v(qkv));
+    for (std::size_t g = 0; g < plan_.groups.size(); ++g) {
+      const AttentionGroup& group = plan_.groups[g];
+      if (group.queries == 0) {
+        continue;
+      }
+      const RowView<T> target = out.rows_from(group.first_query, group.queries);
+      const RowView<T> group_out = in_place ? tensor(layout_.out, group.queries, widths_.out) : target;
+      RowView<T> kv;
+      if (group.first_row >= 0) {
+        kv = compact_kv.rows_from(group.first_row, group.keys);
+      } else {
+        kv = tensor(layout_.keys, group.keys, widths_.k + widths_.v);
+        scatter_rows(where,
+                     scattered_by(key_rows_.subspan(static_cast<std::size_t>(group.first_key),
+                                                    static_cast<std::size_t>(group.keys))),
+                     compact_kv, kv);
+      }
+      const AttentionCall<T> call{q(qkv).rows_from(group.first_query, group.queries),
+                                  kv.columns(0, widths_.k),
+                                  kv.columns(widths_.k, widths_.v),
+                                  group_out,
+                                  index_.ragged_cu,
+                                  index_.max_seqlen,
+                                  attention_layout_,
+                                  plan_.group(g),
+                                  kv};
+      attention(call);
+      if (in_place) {
+        map_rows(where,
+                 RowMap{plan_.group_rows.first(static_cast<std::size_t>(group.queries)), group.queries, group.queries},
+                 RowCopy{group_out, target});
+      }
+    }
+    zero_padding(where, out);
+    post_attention(RowView<const T>(out), state);
+  }
+
+  // Padding rows become zero, as those of a gather are.
+  template <class Where>
+  RADIXMLP_ALWAYS_INLINE void zero_padding(const Where& where, const RowView<T>& out) const {
+    if (const std::int32_t padding = index_.padded_rows - index_.compact_rows; padding > 0) {
+      gather_rows(where, PrefixIndexView{.padded_rows = padding}, out, out.rows_from(index_.compact_rows, padding));
+    }
   }
 
   // Byte offsets of the tensors.
@@ -334,6 +397,21 @@ class CompactedBlock {
           moved_out(moved_q + bytes(moved_queries * widths.q)),
           end(moved_out + bytes(moved_queries * widths.out)) {}
 
+    // The same in groups: K and V of the group with most keys to expand, and the output of the one with most queries.
+    static Layout grouped(const AttentionWidths& widths, std::int64_t padded_rows, const AttentionPlan& plan) noexcept {
+      std::int64_t keys = 0;
+      for (const AttentionGroup& group : plan.groups) {
+        keys = std::max<std::int64_t>(keys, group.first_row < 0 ? group.keys : 0);
+      }
+      const auto queries = static_cast<std::int64_t>(plan.group_rows.size());
+      Layout layout;
+      layout.out = bytes(padded_rows * widths.qkv());
+      layout.keys = layout.out + bytes((keeps_output_in_place(widths) ? queries : padded_rows) * widths.out);
+      layout.end = layout.keys + bytes(keys * (widths.k + widths.v));
+      return layout;
+    }
+    static bool keeps_output_in_place(const AttentionWidths& widths) noexcept { return widths.out <= widths.q; }
+
     static std::int64_t bytes(std::int64_t elements) noexcept {
       return detail::round_up(elements * std::int64_t{sizeof(T)}, std::int64_t{workspace_alignment});
     }
@@ -360,6 +438,11 @@ class CompactedBlock {
 
   // Whether queries start at tiles, so that Q and the output have rows of their own.
   [[nodiscard]] bool moves_queries() const noexcept { return !plan_.query_rows.empty(); }
+
+  // Whether attention runs on a group of segments at a time.
+  [[nodiscard]] bool in_groups() const noexcept {
+    return attention_layout_ == AttentionLayout::compact_query && !plan_.groups.empty();
+  }
 
   [[nodiscard]] RowView<T> tensor(std::int64_t offset, std::int64_t rows, std::int64_t width) const noexcept {
     return {reinterpret_cast<T*>(workspace_.data() + offset), rows, width};

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <numeric>
 #include <span>
 
@@ -46,6 +47,25 @@ struct AttentionPlanOptions {
   std::span<const std::int32_t> past_page_indptr = {};  // [B+1]
   std::span<const std::int32_t> past_pages = {};
   std::int32_t past_page_size = 1;
+
+  // Above 0: the plan also comes in groups of segments that have at most so many keys together (a segment with more is
+  // a group of its own), so that compact_query expands K and V of one group at a time. Needs query_tile 1, and slots
+  // and past_pages empty. With N' / 2 the workspace is at most gamma times the one without compaction, where k + v and
+  // out are at most q and no sequence is longer than that.
+  std::int32_t group_keys = 0;
+};
+
+// Segments of a plan that attention takes at a time.
+struct AttentionGroup {
+  std::int32_t first_segment = 0;
+  std::int32_t segments = 0;
+  std::int32_t first_query = 0;
+  std::int32_t queries = 0;
+  std::int32_t first_key = 0;
+  std::int32_t keys = 0;
+  std::int32_t max_seqlen_q = 0;
+  std::int32_t max_seqlen_k = 0;
+  std::int32_t first_row = -1;  // of the compact rows, where they are the keys as they lie; -1: they are not
 };
 
 // Which queries see which keys, for E segments, in the int32 arrays that attention kernels take:
@@ -80,8 +100,35 @@ struct AttentionPlan {
   bool in_cache = false;                     // slots or past_pages were given: key_slots are rows of the engine's cache
   std::span<const std::int32_t> block = {};  // the part of the memory that is in use
 
+  // Only with group_keys, else empty.
+  std::span<const AttentionGroup> groups = {};            // in host memory, also of a plan that was relocated
+  std::span<const std::int32_t> group_cu_seqlens_q = {};  // [E + groups]: of each group in turn, from 0
+  std::span<const std::int32_t> group_cu_seqlens_k = {};  // [E + groups]
+  std::span<const std::int32_t> group_rows = {};          // 0, 1, 2, ... up to the queries of the largest group
+
   [[nodiscard]] std::int32_t segments() const noexcept {
     return static_cast<std::int32_t>(cu_seqlens_q.empty() ? 0 : cu_seqlens_q.size() - 1);
+  }
+
+  // The plan of group g alone, without slots: its query i is query groups[g].first_query + i, its keys alike.
+  [[nodiscard]] AttentionPlan group(std::size_t g) const noexcept {
+    const AttentionGroup& of = groups[g];
+    const auto part = [](std::span<const std::int32_t> array, std::int32_t first, std::int32_t count) {
+      return array.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
+    };
+    AttentionPlan plan;
+    const std::int32_t first_entry = of.first_segment + static_cast<std::int32_t>(g);
+    plan.cu_seqlens_q = part(group_cu_seqlens_q, first_entry, of.segments + 1);
+    plan.cu_seqlens_k = part(group_cu_seqlens_k, first_entry, of.segments + 1);
+    plan.last_page_len = part(last_page_len, of.first_segment, of.segments);
+    plan.sequences = part(sequences, of.first_segment, of.segments);
+    plan.past_k = part(past_k, of.first_segment, of.segments);
+    plan.queries = of.queries;
+    plan.keys = of.keys;
+    plan.max_seqlen_q = of.max_seqlen_q;
+    plan.max_seqlen_k = of.max_seqlen_k;
+    plan.window = window;
+    return plan;
   }
 
   // The same plan after `block` has been copied to `base`, and the index it was made from to where `moved` is.
@@ -107,6 +154,9 @@ struct AttentionPlan {
     plan.past_k = move(past_k);
     plan.query_rows = move(query_rows);
     plan.output_rows = move(output_rows);
+    plan.group_cu_seqlens_q = move(group_cu_seqlens_q);
+    plan.group_cu_seqlens_k = move(group_cu_seqlens_k);
+    plan.group_rows = move(group_rows);
     plan.block = {base, block.size()};
     return plan;
   }
@@ -149,6 +199,8 @@ struct PlanBounds {
   std::int64_t keys;
   std::int64_t queries;  // of query_rows
   std::int64_t outputs;  // of output_rows
+  std::int64_t groups;
+  std::int64_t group_rows;
 
   PlanBounds(const PrefixIndexView& index, const AttentionPlanOptions& options) noexcept {
     const std::int64_t sequences = index.sequences();
@@ -163,14 +215,20 @@ struct PlanBounds {
     starts = edges ? 2 * sequences : 0;
     keys = times * (index.ragged_rows + past);
     outputs = rounds ? index.compact_rows : 0;
+    groups = options.group_keys > 0 ? segments : 0;
+    group_rows = options.group_keys > 0 ? index.compact_rows : 0;
     queries = rounds ? std::min(times * index.ragged_rows,
                                 index.compact_rows + segments * (std::int64_t{options.query_tile} - 1))
                      : 0;
   }
 
   [[nodiscard]] std::int64_t entries() const noexcept {
-    return 2 * (segments + 1) + 3 * segments + starts + outputs + queries + keys;
+    return 2 * (segments + 1) + 3 * segments + starts + outputs + queries + keys + 2 * group_offsets() +
+           groups * group_size + group_rows;
   }
+  [[nodiscard]] std::int64_t group_offsets() const noexcept { return groups == 0 ? 0 : segments + groups; }
+
+  static constexpr std::int64_t group_size = sizeof(AttentionGroup) / sizeof(std::int32_t);
 };
 
 inline void check_plan_options(const PrefixIndexView& index, const AttentionPlanOptions& options) {
@@ -184,6 +242,15 @@ inline void check_plan_options(const PrefixIndexView& index, const AttentionPlan
   check(options.query_tile >= 1, "query_tile", -1, options.query_tile, "must be at least", 1);
   check(options.window >= 0, "window", -1, options.window, "must be at least", 0);
   check(options.past_page_size >= 1, "past_page_size", -1, options.past_page_size, "must be at least", 1);
+  check(options.group_keys >= 0, "group_keys", -1, options.group_keys, "must be at least", 0);
+  if (options.group_keys > 0) {
+    const auto check_absent = [&](const char* argument, std::size_t size) {
+      check(size == 0, argument, -1, static_cast<std::int64_t>(size), "with group_keys its size must be", 0);
+    };
+    check(options.query_tile == 1, "query_tile", -1, options.query_tile, "with group_keys it must be", 1);
+    check_absent("slots", options.slots.size());
+    check_absent("past_pages", options.past_pages.size());
+  }
   raise_unless_ok(validate_size("past_lengths", options.past_lengths.size(), sequences));
   raise_unless_ok(validate_size("slots", options.slots.size(), index.compact_rows));
   raise_unless_ok(validate_size("past_page_indptr", options.past_page_indptr.size(), sequences + 1));
@@ -286,6 +353,43 @@ inline void write_row_slots(const AttentionPlanOptions& options, std::span<const
   }
 }
 
+// Cuts a plan into groups, in memory for its bounds.
+inline void cut_groups(AttentionPlan& plan, std::int32_t group_keys, std::span<AttentionGroup> groups,
+                       std::span<std::int32_t> cu_q, std::span<std::int32_t> cu_k) noexcept {
+  std::size_t count = 0;
+  std::size_t entries = 0;
+  for (std::int32_t e = 0; e < plan.segments(); ++e) {
+    const auto at = static_cast<std::size_t>(e);
+    const std::int32_t first_key = plan.cu_seqlens_k[at];
+    const std::int32_t queries = plan.cu_seqlens_q[at + 1] - plan.cu_seqlens_q[at];
+    const std::int32_t keys = plan.cu_seqlens_k[at + 1] - first_key;
+    if (count == 0 || groups[count - 1].keys + keys > group_keys) {
+      groups[count++] = {.first_segment = e, .first_query = plan.cu_seqlens_q[at], .first_key = first_key};
+      cu_q[entries] = 0;
+      cu_k[entries++] = 0;
+    }
+    AttentionGroup& group = groups[count - 1];
+    if (keys > 0) {
+      // Rows rise along a path, so first and last tell whether it is a run.
+      const std::int32_t first_row = plan.key_slots[static_cast<std::size_t>(first_key)];
+      const std::int32_t last_row = plan.key_slots[static_cast<std::size_t>(first_key + keys - 1)];
+      const bool is_run = plan.past_k[at] == 0 && last_row - first_row == keys - 1;
+      const bool follows = group.keys == 0 || (group.first_row >= 0 && group.first_row + group.keys == first_row);
+      group.first_row = is_run && follows ? first_row - group.keys : -1;
+    }
+    ++group.segments;
+    group.queries += queries;
+    group.keys += keys;
+    group.max_seqlen_q = std::max(group.max_seqlen_q, queries);
+    group.max_seqlen_k = std::max(group.max_seqlen_k, keys);
+    cu_q[entries] = group.queries;
+    cu_k[entries++] = group.keys;
+  }
+  plan.groups = groups.first(count);
+  plan.group_cu_seqlens_q = cu_q.first(entries);
+  plan.group_cu_seqlens_k = cu_k.first(entries);
+}
+
 // The plan of an index for a capacity. What changes from batch to batch are maps of the index, and the rest depends on
 // the number of sequences alone; hence always B segments, no past, and keys that a window hides are not left out.
 inline void check_capacity_plan(const AttentionPlanOptions& options) {
@@ -298,6 +402,7 @@ inline void check_capacity_plan(const AttentionPlanOptions& options) {
   check(options.partition == QueryPartition::sequences, "partition", static_cast<std::int64_t>(options.partition),
         "must be `sequences` with an index for a capacity");
   check(options.query_tile == 1, "query_tile", options.query_tile, "must be 1 with an index for a capacity");
+  check(options.group_keys == 0, "group_keys", options.group_keys, "must be 0 with an index for a capacity");
   const auto check_absent = [&](const char* argument, std::size_t size) {
     check(size == 0, argument, static_cast<std::int64_t>(size), "must be empty with an index for a capacity");
   };
@@ -368,6 +473,10 @@ inline void check_capacity_plan(const AttentionPlanOptions& options) {
   const std::span<std::int32_t> last_page_len = take(bounds.segments);
   const std::span<std::int32_t> sequences = take(bounds.segments);
   const std::span<std::int32_t> past_k = take(bounds.segments);
+  const std::span<std::int32_t> group_cu_seqlens_q = take(bounds.group_offsets());
+  const std::span<std::int32_t> group_cu_seqlens_k = take(bounds.group_offsets());
+  const std::span<std::int32_t> group_rows = take(bounds.group_rows);
+  const std::span<std::int32_t> groups = take(bounds.groups * detail::PlanBounds::group_size);
   const std::span<std::int32_t> cu_seqlens_q = take(bounds.segments + 1);
   const std::span<std::int32_t> cu_seqlens_k = take(bounds.segments + 1);
   const std::span<std::int32_t> output_rows = take(bounds.outputs);
@@ -443,7 +552,7 @@ inline void check_capacity_plan(const AttentionPlanOptions& options) {
     plan.cu_seqlens_q = index.compact_cu;
     plan.cu_seqlens_k = index.ragged_cu;
     plan.key_slots = index.scatter;
-    plan.block = memory.first(last_page_len.size() + sequences.size() + past_k.size());
+    plan.block = memory.first(static_cast<std::size_t>(cu_seqlens_q.data() - memory.data()));
   } else {
     plan.cu_seqlens_q = cu_seqlens_q.first(segments + 1);
     plan.cu_seqlens_k = cu_seqlens_k.first(segments + 1);
@@ -453,6 +562,18 @@ inline void check_capacity_plan(const AttentionPlanOptions& options) {
   if (options.query_tile > 1) {
     plan.query_rows = query_rows.first(static_cast<std::size_t>(queries));
     plan.output_rows = output_rows;
+  }
+  if (options.group_keys > 0) {
+    const std::span<AttentionGroup> all(reinterpret_cast<AttentionGroup*>(groups.data()),
+                                        static_cast<std::size_t>(bounds.groups));
+    std::uninitialized_default_construct(all.begin(), all.end());
+    detail::cut_groups(plan, options.group_keys, all, group_cu_seqlens_q, group_cu_seqlens_k);
+    std::int32_t most = 0;
+    for (const AttentionGroup& group : plan.groups) {
+      most = std::max(most, group.queries);
+    }
+    plan.group_rows = group_rows.first(static_cast<std::size_t>(most));
+    std::iota(group_rows.begin(), group_rows.begin() + most, 0);
   }
   return plan;
 }

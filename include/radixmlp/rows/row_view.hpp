@@ -59,6 +59,10 @@ class RowView {
   [[nodiscard]] constexpr RowView first_rows(std::int64_t rows) const noexcept {
     return {data_, rows, width_, stride_};
   }
+  // Rows first .. first + rows.
+  [[nodiscard]] constexpr RowView rows_from(std::int64_t first, std::int64_t rows) const noexcept {
+    return {row(first), rows, width_, stride_};
+  }
 
  private:
   T* data_ = nullptr;
