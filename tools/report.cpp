@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <cinttypes>
-#include <cstdarg>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <vector>
+
+#include "print.hpp"
 
 namespace radixmlp_tools {
 namespace {
@@ -31,15 +31,6 @@ Range speedups(const Division& division) {
 // Of the time that the layers take with compaction, what building the index takes on this machine.
 double index_share(const ByBudget& by_budget, std::size_t model, std::int64_t layers) {
   return by_budget.index_seconds / (by_budget.arrival.seconds[model].with[0] * static_cast<double>(layers));
-}
-
-[[gnu::format(printf, 2, 3)]] void print(std::string& out, const char* format, ...) {
-  char text[400];
-  va_list arguments;
-  va_start(arguments, format);
-  std::vsnprintf(text, sizeof text, format, arguments);
-  va_end(arguments);
-  out += text;
 }
 
 }  // namespace

@@ -6,12 +6,12 @@
 #include <array>
 #include <cinttypes>
 #include <cmath>
-#include <cstdarg>
 #include <cstdio>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "print.hpp"
 #include "report.hpp"
 
 namespace radixmlp_tools {
@@ -39,15 +39,6 @@ constexpr Box chart_box{80, 616, 470, 220};
 constexpr double table_x = 620;
 constexpr std::size_t most_nodes = 600;  // drawn one by one
 constexpr std::size_t most_labels = 10;
-
-[[gnu::format(printf, 2, 3)]] void print(std::string& out, const char* format, ...) {
-  char text[1000];
-  va_list arguments;
-  va_start(arguments, format);
-  std::vsnprintf(text, sizeof text, format, arguments);
-  va_end(arguments);
-  out += text;
-}
 
 std::string escaped(const std::string& text) {
   std::string out;
