@@ -69,8 +69,10 @@ struct CapacityLayout {
 //   counts      N', N, B and the longest sequence; the fault stays as it was
 //   gather      as the batch's, 0 behind N'
 //   scatter     as the batch's, 0 behind N
-//   ragged_cu, compact_cu   as the batch's; behind B they repeat the last, so the sequences that are not there are
-//   empty parent, last_rows       as the batch's, -1 behind N' and B
+//   ragged_cu   as the batch's; behind B the last again, so that the sequences that are not there are empty
+//   compact_cu  the same
+//   parent      as the batch's, -1 behind N'
+//   last_rows   as the batch's, -1 behind B
 // For a batch that does not: the first three counts are -1, ragged_cu and compact_cu are 0, other entries are 0 or -1
 // or rows of the capacity, and a fault is there. So kernels that know nothing of counts read nothing out of bounds.
 //
