@@ -252,6 +252,35 @@ TEST_CASE("a layer in every layout agrees with dense attention in double precisi
   }
 }
 
+TEST_CASE("in groups a workspace is at most gamma times the one without compaction") {
+  constexpr AttentionWidths wide{.q = 64, .k = 32, .v = 32, .out = 64};
+  const auto sequence = [](std::int32_t prefix, std::int32_t own, std::int32_t first) {
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(prefix + own), 1);
+    std::iota(tokens.begin() + prefix, tokens.end(), first);
+    return tokens;
+  };
+  std::vector<std::vector<std::int32_t>> many, few{sequence(900, 10, 1000), sequence(900, 10, 2000)};
+  for (std::int32_t s = 0; s < 20; ++s) {
+    many.push_back(sequence(100, 10 + s, 1000 * s));
+  }
+  for (const auto& sequences : {many, few}) {
+    const TypedBatch<std::int32_t> typed(spec_of(sequences));
+    PrefixTrie trie;
+    const PrefixIndexView index = trie.build(typed.batch());
+    const AttentionPlanOptions options{.group_keys = index.compact_rows / 2};
+    std::vector<std::int32_t> memory(attention_plan_entries(index, options));
+    const AttentionPlan plan = attention_plan(index, memory, options);
+    const auto bytes = [&](const CompactionDecision& decision) {
+      return CompactedBlock<float>::workspace_bytes(wide, index, decision, plan);
+    };
+    const CompactionPolicy always{.max_ratio = 1}, never{.max_ratio = 0};
+    const double allowed = index.ratio() * static_cast<double>(bytes(never.decide(index)));
+    const auto alignment = static_cast<double>(3 * workspace_alignment);
+    CHECK(static_cast<double>(bytes(always.decide(index, AttentionLayout::compact_query))) <= allowed + alignment);
+    CHECK(static_cast<double>(bytes(always.decide(index, AttentionLayout::paged))) <= allowed + alignment);
+  }
+}
+
 TEST_CASE("the mean of a sequence's rows, from compact space and from ragged rows") {
   const TypedBatch<std::int32_t> typed(spec_of({{1, 2, 3}, {}, {1, 2, 4, 5}}));
   PrefixTrie trie;

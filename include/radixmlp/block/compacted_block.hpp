@@ -337,7 +337,7 @@ class CompactedBlock {
       if (group.first_row >= 0) {
         kv = compact_kv.rows_from(group.first_row, group.keys);
       } else {
-        kv = tensor(layout_.keys, group.keys, widths_.k + widths_.v);
+        kv = tensor(layout_.group_keys(widths_, rows(), group), group.keys, widths_.k + widths_.v);
         scatter_rows(where,
                      scattered_by(key_rows_.subspan(static_cast<std::size_t>(group.first_key),
                                                     static_cast<std::size_t>(group.keys))),
@@ -397,18 +397,20 @@ class CompactedBlock {
           moved_out(moved_q + bytes(moved_queries * widths.q)),
           end(moved_out + bytes(moved_queries * widths.out)) {}
 
-    // The same in groups: K and V of the group with most keys to expand, and the output of the one with most queries.
+    // The same in groups: the output of a group, and behind it K and V where they are expanded.
     static Layout grouped(const AttentionWidths& widths, std::int64_t padded_rows, const AttentionPlan& plan) noexcept {
-      std::int64_t keys = 0;
-      for (const AttentionGroup& group : plan.groups) {
-        keys = std::max<std::int64_t>(keys, group.first_row < 0 ? group.keys : 0);
-      }
-      const auto queries = static_cast<std::int64_t>(plan.group_rows.size());
       Layout layout;
       layout.out = bytes(padded_rows * widths.qkv());
-      layout.keys = layout.out + bytes((keeps_output_in_place(widths) ? queries : padded_rows) * widths.out);
-      layout.end = layout.keys + bytes(keys * (widths.k + widths.v));
+      for (const AttentionGroup& group : plan.groups) {
+        const std::int64_t keys = group.first_row < 0 ? group.keys : 0;
+        layout.end =
+            std::max(layout.end, layout.group_keys(widths, padded_rows, group) + bytes(keys * (widths.k + widths.v)));
+      }
       return layout;
+    }
+    [[nodiscard]] std::int64_t group_keys(const AttentionWidths& widths, std::int64_t padded_rows,
+                                          const AttentionGroup& group) const noexcept {
+      return out + bytes((keeps_output_in_place(widths) ? group.queries : padded_rows) * widths.out);
     }
     static bool keeps_output_in_place(const AttentionWidths& widths) noexcept { return widths.out <= widths.q; }
 
