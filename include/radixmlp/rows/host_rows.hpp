@@ -22,8 +22,8 @@ inline constexpr std::int64_t shortest_stream = 2048;
 
 inline constexpr std::int64_t cache_line = 64;
 
-// memcpy, but where the two sides lie differently in their cache lines, in blocks that compilers turn into vector moves:
-// glibc before 2.39 takes up to four times as long there on Zen 3 and 4 (`rep movsb`; benchmarks/README.md).
+// memcpy, but where the two sides lie differently in their cache lines, in blocks that compilers turn into vector
+// moves: glibc before 2.39 takes up to four times as long there on Zen 3 and 4 (`rep movsb`; benchmarks/README.md).
 inline void copy_bytes(std::byte* target, const std::byte* source, std::int64_t bytes) noexcept {
   const auto apart = reinterpret_cast<std::uintptr_t>(target) - reinterpret_cast<std::uintptr_t>(source);
   if (apart % cache_line != 0) {
