@@ -203,6 +203,12 @@ int run(int argc, char** argv) {
     }
     comparison.add<float>(sample, 4096, bytes, 16);
   }
+  if (!options.smoke) {  // beyond the caches of large servers too
+    for (const std::int64_t width : {1024, 4096}) {
+      comparison.add<float>(sample, width, 384 * mib);
+      comparison.add<std::uint16_t>(sample, width, 384 * mib);
+    }
+  }
   comparison.add_means();
   comparison.result().write(options);
   return 0;

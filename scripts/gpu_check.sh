@@ -9,8 +9,9 @@
 #   scripts/gpu_check.sh --pack [DIR] [-- ARGS]   build for sm_80, sm_90 and sm_100 into DIR; ARGS go to cmake last
 #   scripts/gpu_check.sh --run [DIR] [--out OUT]  run what was packed; results go to OUT (default DIR/results)
 #
-# DIR is build/gpu_check unless named. It holds a copy of this script and needs nothing else: copy it to a machine with a
-# GPU and call DIR/run.sh OUT there. Exit code: 0 all passed, 1 a step failed, 77 no GPU here.
+# DIR is build/gpu_check unless named, of at most 60 MiB. It holds programs, data, the sources and a copy of this script,
+# and needs nothing else: copy it to a machine with a GPU and call DIR/run.sh OUT there. Exit code: 0 all passed, 1 a step
+# failed, 77 no GPU here.
 set -u
 
 script_dir=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -49,14 +50,16 @@ pack() {
     sed -nE 's/^(\.\.\. )?([a-z0-9_]+_device_test|radixmlp_bench_device_[a-z0-9_]+)(:.*)?$/\2/p' | grep -v '^cmake_' | sort -u)
   cmake --build "$build" --parallel "${JOBS:-2}" --target "${targets[@]}" || die "the build failed"
 
-  rm -rf "${dir:?}/bin" "${dir:?}/data"
-  mkdir -p "$dir/bin" "$dir/data"
+  rm -rf "${dir:?}/bin" "${dir:?}/data" "${dir:?}/source"
+  mkdir -p "$dir/bin" "$dir/data" "$dir/source"
   find "$build" -type f -executable \( -name '*_device_test' -o -name 'radixmlp_bench_device_*' \) \
     -exec cp -t "$dir/bin" {} +
   strip "$dir"/bin/*
   cp "$source/examples/data/rerank.jsonl" "$dir/data/"
   # More requests to index, where there are some.
   cp "${RADIXMLP_SHARED_DIR:-$source/../shared}"/workloads/*.jsonl "$dir/data/" 2>/dev/null
+  cp -r "$source"/{CMakeLists.txt,CMakePresets.json,LICENSE,README.md,benchmarks,c,cmake,docs,examples,include,scripts,tests,tools} \
+    "$dir/source/"
   cp "${BASH_SOURCE[0]}" "$dir/gpu_check.sh"
   # run.sh [OUT]
   printf '%s\n' '#!/usr/bin/env bash' 'dir=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)' \
@@ -66,7 +69,10 @@ pack() {
     echo "compiler: $("$nvcc" --version | tail -1)"
     echo "packed: $(date -u +%Y-%m-%dT%H:%MZ)"
   } >"$dir/packed.txt"
-  echo "packed $(find "$dir/bin" -type f | wc -l) programs, $(du -sm "$dir" | cut -f1) MiB, in $dir"
+  local size
+  size=$(du -sm "$dir" | cut -f1)
+  echo "packed $(find "$dir/bin" -type f | wc -l) programs, $size MiB, in $dir"
+  ((size <= 60)) || die "more than 60 MiB"
 }
 
 failed=0

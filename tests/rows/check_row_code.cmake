@@ -2,7 +2,7 @@
 #
 # Compiles SOURCE for ARCHS and reads what came of its KERNELS or more: no warning; none spills, has local memory or takes
 # more than 64 registers; those that copy, in row_code.cu, load four vectors before they store the first, of 16 bytes (from
-# sm_100 on: of 32).
+# sm_100 on: of 32); groups of 8 lanes wait for none of another group, which the emulator would let pass.
 #   cmake -DNVCC=... -DSOURCE=row_code.cu -DKERNELS=12 -DINCLUDE=include -DWORK=dir [-DARCHS=75,80,86,89,90,100,120]
 #         -P check_row_code.cmake
 cmake_minimum_required(VERSION 3.24)
@@ -52,7 +52,8 @@ foreach(arch IN LISTS ARCHS)
   message("sm_${arch}: ${kernel_count} kernels, no spill, at most ${most} registers")
 
   # PTX: the accesses to global memory of each kernel, in order.
-  file(STRINGS "${WORK}/${name}.ptx" lines REGEX "\\.entry|(ld|st)[.a-z]*\\.(v[24]\\.)?[ubsf][0-9]+|\\.local")
+  file(STRINGS "${WORK}/${name}.ptx" lines REGEX
+       "\\.entry|shfl|mov\\.[bu]32[ \t]+%r[0-9]+, -?[0-9]|(ld|st)[.a-z]*\\.(v[24]\\.)?[ubsf][0-9]+|\\.local")
   set(kernel "")
   set(copies "")
   foreach(line IN LISTS lines)
@@ -62,6 +63,23 @@ foreach(arch IN LISTS ARCHS)
         list(APPEND copies "${kernel}")
       endif()
       set(accesses_${kernel} "")
+      set(group_shuffles_${kernel} 0)
+    elseif(line MATCHES "mov\\.[bu]32[ \t]+%(r[0-9]+), (-?[0-9]+)")
+      set(constant_${kernel}_${CMAKE_MATCH_1} "${CMAKE_MATCH_2}")
+    elseif(line MATCHES "shfl\\.sync.*, %?([r0-9]+), %?([-rx0-9a-f]+);")
+      set(segments "${CMAKE_MATCH_1}")
+      set(mask "${CMAKE_MATCH_2}")
+      foreach(operand IN ITEMS segments mask)
+        if(DEFINED constant_${kernel}_${${operand}})
+          set(${operand} "${constant_${kernel}_${${operand}}}")
+        endif()
+      endforeach()
+      if(segments EQUAL 6175)  # 0x181f: among 8 lanes
+        math(EXPR group_shuffles_${kernel} "${group_shuffles_${kernel}} + 1")
+        if(NOT mask MATCHES "^r")
+          message(SEND_ERROR "sm_${arch}: a group of 8 lanes waits for all of its warp: ${kernel}: ${line}")
+        endif()
+      endif()
     elseif(line MATCHES "\\.local")
       message(SEND_ERROR "sm_${arch}: local memory: ${kernel}: ${line}")
     elseif(line MATCHES "param")
@@ -82,7 +100,11 @@ foreach(arch IN LISTS ARCHS)
     else()
       set(wanted "v4.32")
     endif()
-    if(kernel MATCHES "multicast")  # reads where to before each store
+    if(kernel MATCHES "multicast")
+      if(group_shuffles_${kernel} EQUAL 0)
+        message(SEND_ERROR "sm_${arch}: no shuffle among 8 lanes: ${kernel}")
+      endif()
+      # It reads where to before each store.
       string(REPLACE "ld:32 st:" "st:" accesses_${kernel} "${accesses_${kernel}}")
     endif()
     string(REPEAT "ld:${wanted} " 4 loads)

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+#include <algorithm>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -20,18 +21,17 @@ namespace {
 // How many pairs of alignments of both ends a copy of so many bytes fails for: not equal, or a neighbour overwritten.
 template <class Copy>
 int failures(std::int64_t bytes, Copy&& copy) {
-  alignas(64) std::byte source[512];
-  alignas(64) std::byte target[512];
-  for (int i = 0; i < 512; ++i) {
-    source[i] = static_cast<std::byte>(i * 7 + 1);
-  }
+  const auto size = static_cast<std::size_t>(bytes);
+  const auto source = random_values<std::uint8_t>(size + 16, 11);
+  std::vector<std::uint8_t> target(size + 66);
   int failed = 0;
-  for (std::int64_t from = 0; from < 16; from += 3) {
-    for (std::int64_t to = 1; to <= 64; ++to) {
-      std::memset(target, 0xee, sizeof target);
-      copy(target + to, source + from, bytes);
-      const bool equal = std::memcmp(target + to, source + from, static_cast<std::size_t>(bytes)) == 0;
-      const bool untouched = target[to - 1] == std::byte{0xee} && target[to + bytes] == std::byte{0xee};
+  for (std::size_t from = 0; from < 16; from += 3) {
+    for (std::size_t to = 1; to <= 64; ++to) {
+      std::fill(target.begin(), target.end(), std::uint8_t{0xee});
+      copy(reinterpret_cast<std::byte*>(target.data() + to), reinterpret_cast<const std::byte*>(source.data() + from),
+           bytes);
+      const bool equal = std::equal(target.data() + to, target.data() + to + size, source.data() + from);
+      const bool untouched = target[to - 1] == 0xee && target[to + size] == 0xee;
       failed += equal && untouched ? 0 : 1;
     }
   }
@@ -44,6 +44,11 @@ TEST_CASE("copies of every length between all alignments, through the caches and
   for (std::int64_t bytes = 0; bytes <= 300; ++bytes) {
     CAPTURE(bytes);
     REQUIRE(failures(bytes, radixmlp::detail::copy_bytes) == 0);
+    REQUIRE(failures(bytes, radixmlp::detail::stream_bytes) == 0);
+  }
+  // From 32 KiB on in four streams.
+  for (const std::int64_t bytes : {32 * 1024 - 1, 32 * 1024, 32 * 1024 + 63, 32 * 1024 + 255, 33 * 1024 + 321}) {
+    CAPTURE(bytes);
     REQUIRE(failures(bytes, radixmlp::detail::stream_bytes) == 0);
   }
 }
@@ -85,7 +90,7 @@ TEST_CASE("more rows than the last-level cache holds") {
 }
 
 TEST_CASE("rows that leave a run and come back to it are not taken for one") {
-  constexpr std::int64_t width = 512;  // four rows are the shortest run to be streamed
+  constexpr std::int64_t width = 512;  // four rows are streamed
   const auto source = random_values<std::uint8_t>(64 * width, 3);
   const std::vector<std::int32_t> map{0, 9, 7, 3, 4, 5, 6, 7, 20, 22, 22, 23, 24, 25, 40, 1};
   std::vector<std::uint8_t> target(map.size() * width);

@@ -152,5 +152,17 @@ int main() {
     Limits limits{1050, 20, 4, 1300, must_read};
     expect("multicast", 4096 / 2, 0, 16, limits, ragged_rows * 4096 + must_read);
   }
+  {
+    // Runs of 1000 rows, which go through many tiles each: each byte once, and a few runs looked up a tile.
+    std::vector<radixmlp::RowRun> runs;
+    for (std::int32_t at = 0; at < ragged_rows; at += 1000) {
+      runs.push_back({at * 977 % 5000, at, std::min<std::int32_t>(1000, static_cast<std::int32_t>(ragged_rows) - at)});
+    }
+    DeviceBackend::Array<radixmlp::RowRun> runs_there(runs);
+    const Tensor<__half> tensor(128);
+    copy_runs(cudaStream_t{nullptr}, radixmlp::RowRuns{{runs_there.data(), runs.size()}, compact_rows, ragged_rows},
+              tensor.copy);
+    expect("runs", 256, 0, 16, {1050, 20, 4});
+  }
   radixmlp_test::check_cuda(cudaDeviceSynchronize());
 }

@@ -120,7 +120,8 @@ TEST_CASE("copy_runs: trie maps, at any width and alignment, is what the map say
 TEST_CASE("copy_runs leaves rows between runs alone, and takes runs of many tiles") {
   if (skip_without(Backend::present(), "CUDA device"))
     return;
-  const std::vector<RowRun> runs{{5, 2, 0}, {9, 4, 30}, {0, 40, 1}, {1, 100, 900}, {3, 1500, 7}};
+  const std::vector<RowRun> runs{{5, 2, 0},     {9, 4, 30},   {0, 40, 1},
+                                 {1, 100, 900}, {3, 1500, 7}, {6, 1602, 1}};  // the last below a vector
   const auto source = random_values<Fp32>(2000, 1);
   auto expected = random_values<Fp32>(2000, 2);
   Backend backend;

@@ -20,72 +20,85 @@ namespace detail {
 inline constexpr std::int64_t streaming_bytes = std::int64_t{32} * 1024 * 1024;
 inline constexpr std::int64_t shortest_stream = 2048;
 
-// Rows up to here are moved one by one: to look for runs takes longer than they save.
-inline constexpr std::int64_t short_row = 512;
-
 inline constexpr std::int64_t cache_line = 64;
 
-// In blocks of a fixed size, which compilers turn into vector moves; what is left overlaps the last block. On Zen 3 and
-// 4 glibc 2.36's memcpy takes up to four times as long for rows of some KiB where the target lies 16 bytes further into
-// its page (benchmarks/README.md; likely `rep movsb`).
+// memcpy, but where the two sides lie differently in their cache lines, in blocks that compilers turn into vector
+// moves: glibc before 2.39 takes up to four times as long there on Zen 3 and 4 (`rep movsb`; benchmarks/README.md).
 inline void copy_bytes(std::byte* target, const std::byte* source, std::int64_t bytes) noexcept {
-  constexpr std::int64_t block = 64;
-  constexpr std::int64_t vector = 16;
-  std::int64_t at = 0;
-  for (; at + block <= bytes; at += block) {
-    std::memcpy(target + at, source + at, block);
+  const auto apart = reinterpret_cast<std::uintptr_t>(target) - reinterpret_cast<std::uintptr_t>(source);
+  if (apart % cache_line != 0) {
+    for (; bytes >= cache_line; bytes -= cache_line, target += cache_line, source += cache_line) {
+      std::memcpy(target, source, cache_line);
+    }
   }
-  for (; at + vector <= bytes; at += vector) {
-    std::memcpy(target + at, source + at, vector);
-  }
-  if (at < bytes) {
-    if (bytes >= vector) {
-      std::memcpy(target + bytes - vector, source + bytes - vector, vector);
-    } else {
-      std::memcpy(target + at, source + at, static_cast<std::size_t>(bytes - at));
+  std::memcpy(target, source, static_cast<std::size_t>(bytes));
+}
+
+// `streams` stretches side by side, each of `bytes` and one behind the other, in whole cache lines past the caches.
+template <int streams>
+inline void stream_lines(std::byte* target, const std::byte* source, std::int64_t bytes) noexcept {
+  using Vector = long long __attribute__((vector_size(16)));
+  constexpr std::int64_t ahead = 512;
+  for (std::int64_t at = 0; at < bytes; at += cache_line) {
+    for (std::int64_t i = at; i < streams * bytes; i += bytes) {
+      if (at + ahead < bytes) {
+        __builtin_prefetch(source + i + ahead);
+      }
+      Vector a, b, c, d;
+      std::memcpy(&a, source + i, sizeof a);
+      std::memcpy(&b, source + i + 16, sizeof b);
+      std::memcpy(&c, source + i + 32, sizeof c);
+      std::memcpy(&d, source + i + 48, sizeof d);
+      RADIXMLP_STREAM_16(target + i, a);
+      RADIXMLP_STREAM_16(target + i + 16, b);
+      RADIXMLP_STREAM_16(target + i + 32, c);
+      RADIXMLP_STREAM_16(target + i + 48, d);
     }
   }
 }
 
-// The same past the caches, in whole cache lines; the ends go as usual.
-inline void stream_bytes(std::byte* target, const std::byte* source, std::int64_t bytes) noexcept {
-  using Vector = long long __attribute__((vector_size(16)));
-  constexpr std::int64_t ahead = 512;
+// copy_bytes past the caches, but for the ends. Long copies in four streams: a processor fetches ahead for each of
+// them, up to the end of its page.
+[[gnu::noinline]] inline void stream_bytes(std::byte* target, const std::byte* source, std::int64_t bytes) noexcept {
+  constexpr int streams = 4;
+  constexpr std::int64_t shortest_of_streams = 32 * 1024;
   const auto to_line = static_cast<std::int64_t>(-reinterpret_cast<std::uintptr_t>(target) % cache_line);
-  const std::int64_t head = to_line < bytes ? to_line : bytes;
-  copy_bytes(target, source, head);
-  std::int64_t at = head;
-  for (; at + cache_line <= bytes; at += cache_line) {
-    if (at + ahead < bytes) {
-      __builtin_prefetch(source + at + ahead);
-    }
-    Vector a, b, c, d;
-    std::memcpy(&a, source + at, sizeof a);
-    std::memcpy(&b, source + at + 16, sizeof b);
-    std::memcpy(&c, source + at + 32, sizeof c);
-    std::memcpy(&d, source + at + 48, sizeof d);
-    RADIXMLP_STREAM_16(target + at, a);
-    RADIXMLP_STREAM_16(target + at + 16, b);
-    RADIXMLP_STREAM_16(target + at + 32, c);
-    RADIXMLP_STREAM_16(target + at + 48, d);
+  std::int64_t at = std::min(to_line, bytes);
+  copy_bytes(target, source, at);
+  if (bytes - at >= shortest_of_streams) {
+    const std::int64_t part = (bytes - at) / (streams * cache_line) * cache_line;
+    stream_lines<streams>(target + at, source + at, part);
+    at += streams * part;
   }
+  const std::int64_t lines = (bytes - at) / cache_line * cache_line;
+  stream_lines<1>(target + at, source + at, lines);
+  at += lines;
   copy_bytes(target + at, source + at, bytes - at);
+}
+
+inline void copy_block(std::byte* target, const std::byte* source, std::int64_t bytes, bool streams) noexcept {
+  if (streams && bytes >= shortest_stream) {
+    stream_bytes(target, source, bytes);
+  } else {
+    copy_bytes(target, source, bytes);
+  }
+}
+
+[[nodiscard]] inline bool is_contiguous(const ByteRows& rows) noexcept {
+  return rows.source_stride == rows.row_bytes && rows.target_stride == rows.row_bytes;
 }
 
 // `count` rows from `source_row` on become rows from `target_row` on: one block where both sides are contiguous.
 inline void copy_run(const ByteRows& rows, std::int64_t target_row, std::int64_t source_row, std::int64_t count,
                      bool streams) noexcept {
-  const bool contiguous = rows.source_stride == rows.row_bytes && rows.target_stride == rows.row_bytes;
-  const std::int64_t blocks = contiguous ? 1 : count;
-  const std::int64_t bytes = rows.row_bytes * (contiguous ? count : 1);
-  for (std::int64_t i = 0; i < blocks; ++i) {
-    std::byte* const target = rows.target + (target_row + i) * rows.target_stride;
-    const std::byte* const source = rows.source + (source_row + i) * rows.source_stride;
-    if (streams && bytes >= shortest_stream) {
-      stream_bytes(target, source, bytes);
-    } else {
-      copy_bytes(target, source, bytes);
-    }
+  std::byte* target = rows.target + target_row * rows.target_stride;
+  const std::byte* source = rows.source + source_row * rows.source_stride;
+  if (is_contiguous(rows)) {
+    copy_block(target, source, count * rows.row_bytes, streams);
+    return;
+  }
+  for (; count > 0; --count, target += rows.target_stride, source += rows.source_stride) {
+    copy_block(target, source, rows.row_bytes, streams);
   }
 }
 
@@ -97,32 +110,41 @@ inline void prefetch_row(const std::byte* row, std::int64_t row_bytes) noexcept 
   }
 }
 
-// Target rows first .. last, in runs, which are stretches of the map that count up by one; short rows in runs only
-// where those are streamed, else one by one. What does not follow the row before it is fetched ahead, without which
-// short rows in random order take twice as long.
-inline void copy_mapped_rows(const ByteRows& rows, std::span<const std::int32_t> map, std::int64_t first,
-                             std::int64_t last, bool streams) noexcept {
+// copy(target_row, source_row, count) for the runs of target rows first .. last, which are stretches of the map that
+// count up by one. What does not follow the row before it is fetched ahead.
+template <class Copy>
+void for_each_run(const ByteRows& rows, std::span<const std::int32_t> map, std::int64_t first, std::int64_t last,
+                  const Copy& copy) noexcept {
   constexpr std::int64_t ahead = 8;  // rows
   const std::int32_t* const source = map.data();
   const ByteRows r = rows;  // a copy: a compiler knows that writing rows does not change it
-  const std::int64_t shortest_run = r.row_bytes > short_row ? 1
-                                    : streams               ? (shortest_stream + r.row_bytes - 1) / r.row_bytes
-                                                            : last - first + 1;
   for (std::int64_t i = first; i < last;) {
     if (const std::int64_t next = i + ahead; next < last && source[next] != source[next - 1] + 1) {
       prefetch_row(r.source + source[next] * r.source_stride, r.row_bytes);
-    }
-    if (const std::int64_t end = i + shortest_run - 1; end >= last || source[end] != source[i] + shortest_run - 1) {
-      copy_bytes(r.target + i * r.target_stride, r.source + source[i] * r.source_stride, r.row_bytes);
-      ++i;
-      continue;
     }
     std::int64_t count = 1;
     while (i + count < last && source[i + count] == source[i] + count) {
       ++count;
     }
-    copy_run(r, i, source[i], count, streams);
+    copy(i, source[i], count);
     i += count;
+  }
+}
+
+// Target rows first .. last. Rows without gaps have a loop of their own, up to a tenth faster where they are short.
+inline void copy_mapped_rows(const ByteRows& rows, std::span<const std::int32_t> map, std::int64_t first,
+                             std::int64_t last, bool streams) noexcept {
+  if (is_contiguous(rows)) {
+    for_each_run(rows, map, first, last,
+                 [target = rows.target, source = rows.source, bytes = rows.row_bytes, streams](
+                     std::int64_t target_row, std::int64_t source_row, std::int64_t count) {
+                   copy_block(target + target_row * bytes, source + source_row * bytes, count * bytes, streams);
+                 });
+  } else {
+    for_each_run(rows, map, first, last,
+                 [&rows, streams](std::int64_t target_row, std::int64_t source_row, std::int64_t count) {
+                   copy_run(rows, target_row, source_row, count, streams);
+                 });
   }
 }
 
