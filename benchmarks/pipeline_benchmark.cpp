@@ -10,7 +10,8 @@
 // Waiting is the time in take() for batches that were not finished when they were asked for; "take us" is what finished
 // ones take. In rows of one workload, passes in which another program took a processor away are left out: `passes` says
 // how many are left. The rows of all workloads are runs over 10,000 random batches: whole, and without the stretches of
-// 100 batches in which another program took a processor away.
+// 100 batches in which another program took a processor away; "ideal" is computed. --only=TEXT runs the rows whose
+// names have it in them.
 
 #include <sched.h>
 #include <sys/resource.h>
@@ -220,6 +221,22 @@ struct Effort {
   std::size_t most_passes = 400;
 };
 
+// The share of the time in which the consumer of an ideal pipeline waits, whose thread begins at once and builds as
+// fast ahead as in turn: what no more than the length of the queue and the batches' unevenness cost.
+double ideal_waiting_percent(const std::vector<double>& build_us, const std::vector<double>& compute_us,
+                             std::size_t slots) {
+  std::vector<double> released;
+  double now = 0, built = 0, waiting = 0;
+  for (std::size_t b = 0; b < build_us.size(); ++b) {
+    const double submitted = b < slots ? 0 : released[b - slots];
+    built = std::max(built, submitted) + build_us[b];
+    waiting += b == 0 ? 0 : std::max(built - now, 0.0);
+    now = std::max(now, built) + compute_us[b];
+    released.push_back(now);
+  }
+  return waiting / now * 100;
+}
+
 enum class Compute : std::uint8_t { builds, builds_ahead, millisecond };
 
 const char* name_of(Compute compute) {
@@ -264,7 +281,7 @@ class Workload {
   }
 
  private:
-  // Medians of the undisturbed passes, a batch.
+  // Of the undisturbed passes: medians, a batch, and the share of all their time.
   struct Figures {
     double us = no_figure, waiting_percent = no_figure, take_us = no_figure, submit_us = no_figure;
     std::size_t passes = 0;
@@ -306,7 +323,8 @@ class Workload {
 
   template <class F>
   [[nodiscard]] Figures measure(const F& run) {
-    std::vector<double> totals, shares, takes, submits;
+    std::vector<double> totals, takes, submits;
+    double waiting = 0;
     for (std::size_t pass = 0; pass < effort_.most_passes && totals.size() < effort_.passes; ++pass) {
       const double delay_before = delay_us();
       const Pass result = run(pass * pass_batches_ % (batches_.size() - pass_batches_ + 1));
@@ -314,15 +332,15 @@ class Workload {
         continue;
       }
       totals.push_back(result.total);
-      shares.push_back(result.waiting / result.total * 100);
+      waiting += result.waiting;
       submits.push_back(result.submitting);
       takes.insert(takes.end(), result.takes.begin(), result.takes.end());
     }
     Figures figures;
     if (figures.passes = totals.size(); figures.passes > 0) {
       const auto batches = static_cast<double>(pass_batches_ - 1);
+      figures.waiting_percent = waiting / std::accumulate(totals.begin(), totals.end(), 0.0) * 100;
       figures.us = median(std::move(totals)) / batches;
-      figures.waiting_percent = median(std::move(shares));
       figures.submit_us = median(std::move(submits)) / batches;
       figures.take_us = takes.empty() ? no_figure : median(std::move(takes));
     }
@@ -374,11 +392,11 @@ class Mix {
     const std::size_t bytes = largest_index(views_);
     const Outputs outputs(bytes);
     std::vector<double> builds, computes;
-    std::vector<double> whole, undisturbed;
+    std::vector<double> whole, undisturbed, ideal;
     for (const std::int32_t slots : all_slots) {
       const auto pipeline = start_pipeline(slots, bytes);
       compare(*pipeline, {views_.begin(), views_.begin() + 100});
-      std::vector<double> ahead, us, waits, left_waits, takes, submits;
+      std::vector<double> ahead, us, waits, left_waits, ideal_waits, takes, submits;
       for (int run = 0; run < runs_; ++run) {
         const std::vector<double> build_us = build_times(views_, outputs, 1, 3);
         const std::vector<double> ahead_us = build_times(views_, outputs, static_cast<std::size_t>(slots), 3);
@@ -395,6 +413,8 @@ class Mix {
         us.push_back(pass.total / batches);
         waits.push_back(pass.waiting / pass.total * 100);
         left_waits.push_back(stretches.waiting_percent());
+        ideal_waits.push_back(ideal_waiting_percent(compute == Compute::builds ? build_us : ahead_us, compute_us,
+                                                    static_cast<std::size_t>(slots)));
         submits.push_back(pass.submitting / batches);
         takes.insert(takes.end(), pass.takes.begin(), pass.takes.end());
         std::printf("%d slots: waiting %.3f%%, %.3f%% in the %.0f%% left alone; build %.2f, ahead %.2f us\n", slots,
@@ -406,8 +426,10 @@ class Mix {
         row->insert(row->end(), {median(ahead), median(us), median(*waiting)});
         row->insert(row->end(), rest.begin(), rest.end());
       }
+      ideal.insert(ideal.end(), {no_figure, no_figure, median(ideal_waits), no_figure, no_figure, no_figure});
     }
-    for (auto [row, suffix] : {std::pair{&whole, ""}, std::pair{&undisturbed, ", left alone"}}) {
+    for (auto [row, suffix] :
+         {std::pair{&whole, ""}, std::pair{&undisturbed, ", left alone"}, std::pair{&ideal, ", ideal"}}) {
       row->insert(row->begin(), {median(builds), median(computes), no_figure});
       report.add({name + suffix}, *row);
     }
