@@ -148,6 +148,7 @@ std::vector<double> build_times(const Views& batches, const Outputs& outputs, st
   }
   keep_to_processor(0);
   std::vector<double> times;
+  times.reserve(batches.size());
   for (std::vector<double>& of_batch : samples) {
     times.push_back(median(std::move(of_batch)));
   }
@@ -308,8 +309,8 @@ class Workload {
     const auto pipeline = start_pipeline(slots, largest_index(views_));
     compare(*pipeline, views_);
     return measure([&](std::size_t first) {
-      const Pass pass = run_ahead(*pipeline, slots, views_, compute_us, first, first + pass_batches_,
-                                  [](std::size_t, const Pass&) {});
+      Pass pass = run_ahead(*pipeline, slots, views_, compute_us, first, first + pass_batches_,
+                            [](std::size_t, const Pass&) {});
       // A delay is counted when it ends: let the pipeline's thread come to a build before the count is read.
       if (!pipeline->try_submit(views_.front())) {
         throw std::runtime_error("a slot is missing");
@@ -441,7 +442,7 @@ class Mix {
    public:
     void operator()(std::size_t b, const Pass& pass) {
       if (b % 100 == 0) {
-        rusage usage;
+        rusage usage{};
         getrusage(RUSAGE_SELF, &usage);
         if (b > 0 && usage.ru_nivcsw == switches_) {
           total_ += pass.total - last_total_;
