@@ -93,6 +93,27 @@ TEST_CASE("a pipeline whose slots have seen a batch of the size allocates nothin
   }
 }
 
+TEST_CASE("one builder of a pipeline has one trie, however many slots there are") {
+  std::vector<std::vector<std::int32_t>> sequences;
+  for (std::int32_t s = 0; s < 100; ++s) {
+    sequences.push_back({1, s % 7, s});
+  }
+  const TypedBatch<std::int32_t> typed(spec_of(sequences));
+  for (const std::int32_t workers : {0, 1}) {
+    IndexPipeline pipeline({.slots = 8, .workers = workers, .slot_bytes = index_bytes(300, 100)});
+    REQUIRE(pipeline.try_submit(typed.batch()));
+    CHECK(pipeline.take().view().compact_rows == 108);
+    const std::int64_t before = allocations;
+    bool taken = true;
+    for (int i = 0; i < 8; ++i) {
+      taken = taken && pipeline.try_submit(typed.batch()) && pipeline.take().view().compact_rows == 108;
+    }
+    const std::int64_t made = allocations - before;
+    CHECK(made == 0);
+    CHECK(taken);
+  }
+}
+
 TEST_CASE("without its outputs a trie takes at most 8 bytes a token and 128 bytes a sequence") {
   for (const bool several_namespaces : {false, true}) {
     for (const std::int32_t length : {1, 2, 9}) {

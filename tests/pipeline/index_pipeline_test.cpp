@@ -354,6 +354,54 @@ TEST_CASE("a build that is under way is waited for, not done twice, and not over
   CHECK(pipeline.take().view().padded_rows == 8);
 }
 
+TEST_CASE("builders that are at work together do not share a trie, in whatever order they begin and end") {
+  const auto cases = random_cases(120);
+  Pipeline pipeline({.slots = 4});
+  for (std::size_t first = 0; first < cases.size(); first += 4) {
+    for (std::size_t c = first; c < first + 4; ++c) {
+      REQUIRE(pipeline.submit(cases[c]->batch, {.pad_to = cases[c]->spec.pad_to}));
+    }
+    Gate gates[2];
+    std::future<bool> built[2];
+    for (const std::size_t b : {std::size_t{0}, std::size_t{1}}) {
+      built[b] = std::async(std::launch::async, [&, b] { return pipeline.build_next(gates[b]); });
+      if (cases[first + b]->error.empty()) {
+        gates[b].wait_until_entered();
+      } else {  // it enters no gate
+        built[b].wait();
+      }
+    }
+    CHECK(pipeline.build_next());
+    const std::size_t ends_first = first / 4 % 2;
+    for (const std::size_t b : {ends_first, 1 - ends_first}) {
+      gates[b].open();
+      CHECK(built[b].get());
+      CHECK(pipeline.build_next() == (b == ends_first));  // beside the other one
+    }
+    for (std::size_t c = first; c < first + 4; ++c) {
+      const auto lease = pipeline.try_take();
+      REQUIRE(lease);
+      CHECK(cases[c]->check(lease) == "");
+    }
+  }
+}
+
+TEST_CASE("a pipeline's thread builds all that is queued, without anyone in take") {
+  const auto cases = random_cases(64);
+  Pipeline pipeline({.slots = 16, .workers = 1});
+  for (std::size_t taken = 0, submitted = 0; taken < cases.size(); ++taken) {
+    while (submitted < cases.size() &&
+           pipeline.try_submit(cases[submitted]->batch, {.pad_to = cases[submitted]->spec.pad_to})) {
+      ++submitted;
+    }
+    auto lease = pipeline.try_take();
+    for (; !lease; lease = pipeline.try_take()) {
+      std::this_thread::yield();
+    }
+    CHECK(cases[taken]->check(lease) == "");
+  }
+}
+
 TEST_CASE("stop returns when no build reads a batch any more") {
   Gate gate;
   Pipeline pipeline;

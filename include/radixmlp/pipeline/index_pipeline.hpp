@@ -42,7 +42,8 @@ struct HostIndexAllocator {
 };
 
 struct PipelineOptions {
-  std::int32_t slots = 3;      // batches in flight: submitted and not yet released (2: double, 3: triple buffer)
+  std::int32_t slots = 3;      // batches in flight: submitted and not yet released. 2: double, 3: triple buffer; more
+                               // where computes are short and uneven (docs/design.md)
   std::int32_t workers = 0;    // threads of the pipeline's own that build; 0: the engine's threads do
   std::size_t slot_bytes = 0;  // memory of each slot from the start: index_bytes() of the largest batch; it grows
 };
@@ -65,9 +66,9 @@ namespace radixmlp::inline v0::inline RADIXMLP_MODE {
 //
 // Ownership: a batch's arrays stay the engine's; they must stay as they are until take() has returned the batch, or
 // stop() has returned. The index lies in the slot and is valid until the lease is released. The allocator is called in
-// the constructor, in submit() and in the destructor, on the thread that called those. Each slot has a trie, whose
-// scratch memory is kept and only grows: batches of sizes that all slots have seen allocate nothing. Leases and calls
-// on other threads must have ended before the pipeline is destroyed.
+// the constructor, in submit() and in the destructor, on the thread that called those. Each builder that is at work has
+// a trie, whose scratch memory is kept and only grows: batches of sizes that all slots have seen, and as many builders
+// at once, allocate nothing. Leases and calls on other threads must have ended before the pipeline is destroyed.
 //
 // Errors: a malformed batch, or one for which memory ran out, takes its turn like any other, and its lease carries the
 // status; other batches do not notice. Lease::view() of such a batch raises it, and the constructor raises InvalidBatch
@@ -83,7 +84,6 @@ class IndexPipeline {
     PrefixIndexView view;
     Status status;
     std::span<std::byte> memory;
-    PrefixTrie trie;
     std::uint64_t number = 0;
     State state = State::free;
   };
@@ -249,6 +249,7 @@ class IndexPipeline {
     }
     slot_count_ = static_cast<std::size_t>(slots);
     slots_ = std::make_unique<Slot[]>(slot_count_);
+    tries_ = std::make_unique<PrefixTrie[]>(slot_count_);  // no more can build at once
   }
 
   // Batch n lies in slot n % slots, so the counters are the queue: taken_ <= begun_ <= submitted_.
@@ -285,13 +286,13 @@ class IndexPipeline {
   template <class Executor>
   void build(std::unique_lock<std::mutex>& lock, const Executor& executor) {
     Slot& slot = slot_of(begun_++);
-    ++building_;
+    PrefixTrie trie = std::move(tries_[building_++]);
     lock.unlock();
     if (slot.status.ok()) {
-      slot.status = slot.trie.try_build_into(slot.memory, slot.batch, slot.options, slot.view, executor);
+      slot.status = trie.try_build_into(slot.memory, slot.batch, slot.options, slot.view, executor);
     }
     lock.lock();
-    --building_;
+    tries_[--building_] = std::move(trie);
     slot.state = State::done;
     consumer_.notify_all();  // under the lock: stop() may return behind it
   }
@@ -352,12 +353,13 @@ class IndexPipeline {
   Allocator allocator_;
   std::size_t slot_count_ = 0;
   std::unique_ptr<Slot[]> slots_;
+  std::unique_ptr<PrefixTrie[]> tries_;  // a stack: those from building_ on lie idle, the last used first
   mutable std::mutex mutex_;
   std::condition_variable producer_, worker_, consumer_;  // who waits on it
   std::uint64_t submitted_ = 0;
   std::uint64_t begun_ = 0;
   std::uint64_t taken_ = 0;
-  std::int32_t building_ = 0;
+  std::size_t building_ = 0;
   bool closed_ = false;
   bool stopped_ = false;
   std::vector<std::thread> threads_;
