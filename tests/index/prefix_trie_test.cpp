@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "radixmlp/index/prefix_trie.hpp"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -58,6 +60,28 @@ std::string build_difference(PrefixTrie& trie, const BatchSpec& spec, const Orac
 int random_batches() {
   const char* count = std::getenv("RADIXMLP_RANDOM_BATCHES");
   return count ? std::atoi(count) : 4000;
+}
+
+// How often the compare of n values is wrong, for every n and every length of agreement up to `most`, in memory that
+// ends with the values or some way behind.
+template <class T>
+int wrong_compares(std::int64_t most) {
+  int wrong = 0;
+  for (std::int64_t n = 0; n <= most; ++n) {
+    for (const std::int64_t readable : {n, n + 40}) {
+      const auto bytes = static_cast<std::size_t>(readable) * sizeof(T);
+      const std::vector<std::byte> a(bytes);
+      for (std::int64_t agreement = 0; agreement <= readable; ++agreement) {
+        std::vector<std::byte> b(bytes);
+        if (agreement < readable) {
+          b[static_cast<std::size_t>(agreement + 1) * sizeof(T) - 1] = std::byte{1};
+        }
+        const std::int64_t equal = radixmlp::detail::equal_values<T>(a.data(), b.data(), n, readable);
+        wrong += equal != std::min(agreement, n);
+      }
+    }
+  }
+  return wrong;
 }
 
 }  // namespace
@@ -251,6 +275,13 @@ TEST_CASE("long runs: every length of agreement around the compare's block sizes
 
 // Tags collide once in 2^32 and their seed is secret, so no batch can be made that shows what happens then: the
 // comparisons behind them are tested by themselves.
+TEST_CASE("the compare counts equal values, whatever their number and what lies behind them") {
+  CHECK(wrong_compares<std::uint8_t>(70) == 0);
+  CHECK(wrong_compares<std::uint16_t>(70) == 0);
+  CHECK(wrong_compares<std::uint32_t>(150) == 0);
+  CHECK(wrong_compares<std::uint64_t>(80) == 0);
+}
+
 TEST_CASE("what a tag proposes is decided on the values") {
   BatchSpec spec = spec_of({{1, 2}, {1, 2}, {1, 2}});
   spec.sequence_keys = {{7, 1}, {7, 2}, {7, 1}};

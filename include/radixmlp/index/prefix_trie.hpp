@@ -150,7 +150,8 @@ class PrefixTrie {
   }
 
  private:
-  static constexpr std::int32_t none = -1;
+  static constexpr std::int32_t no_row = -1;
+  static constexpr std::int32_t none = 0;  // an edge that stands for no edge: its key is nobody's
   static constexpr std::int32_t unknown = -1;
   static constexpr std::int32_t namespace_parent = std::numeric_limits<std::int32_t>::min();
 
@@ -159,9 +160,8 @@ class PrefixTrie {
     std::int32_t source;     // ragged row that its first row was taken from; the rest follow
     std::int32_t first_row;  // compact row of its first row; the rest follow
     std::int32_t length;     // rows; 0 for the root of a namespace
-    std::int32_t child;      // first edge below it, or none
+    std::int32_t child;      // first edge below it, or none; the others are in the hash table
     std::int32_t chained;    // next edge in its hash chain, or none
-    bool branches;           // it has children beside the first: they are in the hash table
 
     [[nodiscard]] std::int32_t node() const noexcept { return first_row + length - 1; }
   };
@@ -215,14 +215,13 @@ class PrefixTrie {
     return {};
   }
 
-  // A sequence adds at most its own edge and the lower half of one that it splits, and the root of its namespace; it
+  // A sequence adds at most its own edge, and the lower half of one that it splits or the root of its namespace; it
   // makes no way down longer by more than one edge. Its own edge and the root can be hashed; twice as many chains keep
-  // most of them empty. All in all some 88 bytes a sequence in one namespace, 120 in several.
+  // most of them empty. All in all some 88 bytes a sequence.
   template <TokenId Token>
   [[nodiscard]] Status reserve(const RaggedBatch<Token>& batch, std::size_t map_bytes) noexcept {
     const auto sequences = static_cast<std::size_t>(batch.sequences());
-    const bool one_namespace = detail::RowIdentity(batch).one_namespace();
-    const std::size_t edges = ((one_namespace ? 2 : 3) * sequences + 1) * sizeof(Edge);
+    const std::size_t edges = (2 * sequences + 2) * sizeof(Edge);  // with `none`, and the only root of an empty batch
     const std::size_t steps = (sequences + 1) * sizeof(Step);
     chain_count_ = std::bit_ceil(2 * sequences + 2);
     const std::size_t chains = chain_count_ * sizeof(std::int32_t);
@@ -317,7 +316,7 @@ class PrefixTrie {
       maps.compact_cu[s] = compact_rows;
       detail::copy_run(maps.scatter + begin, maps.scatter + walk.source(), first_new - begin, maps.ragged_rows - begin);
       detail::fill_run(maps.scatter + first_new, end - first_new, compact_rows, maps.ragged_rows - first_new);
-      maps.last_rows[s] = begin < end ? maps.scatter[end - 1] : none;
+      maps.last_rows[s] = begin < end ? maps.scatter[end - 1] : no_row;
       compact_rows += end - first_new;
     }
     maps.compact_cu[maps.sequences] = compact_rows;
@@ -402,7 +401,7 @@ class PrefixTrie {
                              maps.last_rows[s]);
           }
           detail::fill_run(maps.scatter + end - count, count, maps.compact_cu[s], count);
-          maps.last_rows[s] = begin < end ? maps.scatter[end - 1] : none;
+          maps.last_rows[s] = begin < end ? maps.scatter[end - 1] : no_row;
         }
       }
     });
@@ -420,7 +419,7 @@ class PrefixTrie {
       if (count > 0) {
         const std::int32_t source = maps.ragged_cu[s + 1] - count;
         detail::fill_run(maps.gather + first, count, source, end - first);
-        parent[first] = source == maps.ragged_cu[s] ? none : maps.scatter[source - 1];
+        parent[first] = source == maps.ragged_cu[s] ? no_row : maps.scatter[source - 1];
       }
     }
   }
@@ -438,7 +437,8 @@ class PrefixTrie {
           chains_(reinterpret_cast<std::int32_t*>(trie.chain_memory_.data())),
           seed_(trie.seed_),
           chain_shift_(64 - std::countr_zero(trie.chain_count_)) {
-      std::memset(chains_, 0xff, trie.chain_count_ * sizeof(std::int32_t));  // none
+      std::memset(chains_, 0, trie.chain_count_ * sizeof(std::int32_t));  // none
+      add_edge(key_of(namespace_parent, 0), 0, 0, 0);                     // none
       if (identity.one_namespace()) {
         only_root_ = add_root(0, 0);
       }
@@ -458,14 +458,14 @@ class PrefixTrie {
       if (root != last_root_) [[unlikely]] {
         shared = 0;
         last_root_ = root;
-        steps_[0] = {root, 0};
+        steps_[0] = {root, -1};  // above any row, so that no walk back passes it
         step_count_ = 1;
       } else {
         if (shared == unknown) {
           shared = static_cast<std::int32_t>(
               rows_.match(last_begin_, begin, std::min(last_end_ - last_begin_, end - begin)));
         }
-        while (step_count_ > 1 && steps_[step_count_ - 1].depth >= shared) {
+        while (steps_[step_count_ - 1].depth >= shared) {
           --step_count_;
         }
       }
@@ -494,30 +494,24 @@ class PrefixTrie {
           split(*above, passed);
         }
         const std::uint64_t key = key_of(above->node(), tag);
-        std::int32_t below = above->child;
+        // The first child is in no chain. `none` is compared like the others: less for a processor to guess.
+        const std::int32_t child = above->child;
+        std::int32_t& chain = chain_of(key);
+        std::int32_t below = edges_[child].key == key ? child : chain;
         std::int32_t matched = 0;
-        if (below == none) {
-          below = above->child = add_edge(key, row, next_row, end - row);
-        } else {
+        do {
           if (edges_[below].key == key) {
             matched = match_tagged(edges_[below], row, end);
-          }
-          if (matched == 0) {
-            std::int32_t& chain = chain_of(key);
-            for (below = above->branches ? chain : none; below != none; below = edges_[below].chained) {
-              if (edges_[below].key == key) {
-                matched = match_tagged(edges_[below], row, end);
-                if (matched > 0) {
-                  break;
-                }
-              }
-            }
-            if (matched == 0) {
-              above->branches = true;
-              below = add_edge(key, row, next_row, end - row);
-              edges_[below].chained = std::exchange(chain, below);
+            if (Rows::tag_is_row || matched > 0) {
+              break;
             }
           }
+          below = !Rows::tag_is_row && below == child ? chain : edges_[below].chained;
+        } while (below != none);
+        if (matched == 0) {
+          below = add_edge(key, row, next_row, end - row);
+          std::int32_t& first = child == none ? above->child : chain;
+          edges_[below].chained = std::exchange(first, below);
         }
         const std::int32_t depth = row - begin;
         steps_[step_count_++] = {below, depth};
@@ -581,15 +575,13 @@ class PrefixTrie {
       const std::int32_t lower = add_edge(key_of(upper.first_row + length - 1, rows_.tag(source, seed_)), source,
                                           upper.first_row + length, upper.length - length);
       edges_[lower].child = upper.child;
-      edges_[lower].branches = upper.branches;
       upper.length = length;
       upper.child = lower;
-      upper.branches = false;
     }
 
     std::int32_t add_edge(std::uint64_t key, std::int32_t source, std::int32_t first_row,
                           std::int32_t length) noexcept {
-      edges_[edge_count_] = {key, source, first_row, length, none, none, false};
+      edges_[edge_count_] = {key, source, first_row, length, none, none};
       return edge_count_++;
     }
 

@@ -62,6 +62,13 @@ template <class T>
   constexpr std::int64_t block = 64;
   constexpr std::int64_t word = 4;
   std::int64_t i = 0;
+  if (bytes < long_block && block <= readable) {  // one branch where the runs are short
+    const std::uint32_t differing = differing_words(a, b);
+    if ((differing != 0) | (bytes <= block)) {
+      return std::min(word * std::countr_zero(differing | 1U << (block / word)), bytes);
+    }
+    i = block;
+  }
   std::size_t size = long_block;
   asm("" : "+r"(size));  // g++ would expand a memcmp of known size into scalar code under -march=native
   while (i + long_block <= bytes && std::memcmp(a + i, b + i, size) == 0) {
