@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <memory>
+#include <new>
 #include <numeric>
 #include <span>
 
@@ -364,7 +364,8 @@ inline void cut_groups(AttentionPlan& plan, std::int32_t group_keys, std::span<A
     const std::int32_t queries = plan.cu_seqlens_q[at + 1] - plan.cu_seqlens_q[at];
     const std::int32_t keys = plan.cu_seqlens_k[at + 1] - first_key;
     if (count == 0 || groups[count - 1].keys + keys > group_keys) {
-      groups[count++] = {.first_segment = e, .first_query = plan.cu_seqlens_q[at], .first_key = first_key};
+      ::new (&groups[count++])
+          AttentionGroup{.first_segment = e, .first_query = plan.cu_seqlens_q[at], .first_key = first_key};
       cu_q[entries] = 0;
       cu_k[entries++] = 0;
     }
@@ -566,7 +567,6 @@ inline void check_capacity_plan(const AttentionPlanOptions& options) {
   if (options.group_keys > 0) {
     const std::span<AttentionGroup> all(reinterpret_cast<AttentionGroup*>(groups.data()),
                                         static_cast<std::size_t>(bounds.groups));
-    std::uninitialized_default_construct(all.begin(), all.end());
     detail::cut_groups(plan, options.group_keys, all, group_cu_seqlens_q, group_cu_seqlens_k);
     std::int32_t most = 0;
     for (const AttentionGroup& group : plan.groups) {
