@@ -5,6 +5,9 @@
 #include <chrono>
 #include <cstddef>
 #include <functional>
+#include <numeric>
+#include <random>
+#include <utility>
 #include <vector>
 
 namespace radixmlp_bench {
@@ -26,7 +29,8 @@ struct Timing {
   double first_us;  // after the others' turn
 };
 
-// They take turns, so that a slow spell of the machine hits all of them and their ratios hold. Before each sample a
+// They take turns, so that a slow spell of the machine hits all of them and their ratios hold; in another order each
+// round, since what one leaves in the caches is another's to find, but nobody follows himself. Before each sample a
 // callable runs untimed for `warm_up_us`, at least once, so that it pays neither for the cache lines nor for the branch
 // history of the one before it: a victim cache takes three or four passes to fill. A short call is repeated within a
 // sample, so that the clock's own cost vanishes.
@@ -59,10 +63,18 @@ inline std::vector<Timing> interleave(const InterleaveOptions& options,
                            {},
                            {}});
   }
+  std::vector<std::size_t> order(callables.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::minstd_rand random;
   for (std::size_t round = 0;
        round < options.min_rounds || std::chrono::duration<double>(Clock::now() - start).count() < options.seconds;
        ++round) {
-    for (std::size_t c = 0; c < callables.size(); ++c) {
+    const std::size_t last = order.back();
+    std::shuffle(order.begin(), order.end(), random);
+    if (order.front() == last) {
+      std::swap(order.front(), order.back());
+    }
+    for (const std::size_t c : order) {
       Contestant& contestant = contestants[c];
       if (contestant.warm_up_calls > 0) {
         contestant.first.push_back(us_per_call(callables[c], 1));
