@@ -2,10 +2,8 @@
 
 // What the library promises not to allocate, counted by replacing operator new for this program.
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <new>
 #include <vector>
 
@@ -13,41 +11,7 @@
 #include "radixmlp/radixmlp.hpp"
 #include "support/batch_spec.hpp"
 #include "support/catch.hpp"
-
-namespace {
-
-std::atomic<std::int64_t> allocations{0};
-std::atomic<std::int64_t> allocated_bytes{0};
-
-void* counted(std::size_t bytes, std::size_t alignment) {
-  ++allocations;
-  allocated_bytes += static_cast<std::int64_t>(bytes);
-  return std::aligned_alloc(alignment, (bytes + alignment) / alignment * alignment);
-}
-
-}  // namespace
-
-// Not inlined, or g++ sees free() called on what a new-expression returned. The forms for arrays too: a sanitizer's own
-// would not come here.
-#define RADIXMLP_TEST_COUNTED(NAME)                                                                              \
-  [[gnu::noinline]] void* NAME(std::size_t bytes) { return counted(bytes, 16); }                                 \
-  [[gnu::noinline]] void* NAME(std::size_t bytes, std::align_val_t alignment) {                                  \
-    return counted(bytes, static_cast<std::size_t>(alignment));                                                  \
-  }                                                                                                              \
-  [[gnu::noinline]] void* NAME(std::size_t bytes, const std::nothrow_t&) noexcept { return counted(bytes, 16); } \
-  [[gnu::noinline]] void* NAME(std::size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {  \
-    return counted(bytes, static_cast<std::size_t>(alignment));                                                  \
-  }
-RADIXMLP_TEST_COUNTED(operator new)
-RADIXMLP_TEST_COUNTED(operator new[])
-
-#define RADIXMLP_TEST_FREED(NAME)                                                   \
-  [[gnu::noinline]] void NAME(void* p) noexcept { std::free(p); }                   \
-  [[gnu::noinline]] void NAME(void* p, std::size_t) noexcept { std::free(p); }      \
-  [[gnu::noinline]] void NAME(void* p, std::align_val_t) noexcept { std::free(p); } \
-  [[gnu::noinline]] void NAME(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
-RADIXMLP_TEST_FREED(operator delete)
-RADIXMLP_TEST_FREED(operator delete[])
+#include "support/counting_new.hpp"
 
 using namespace radixmlp_test;
 using namespace radixmlp;

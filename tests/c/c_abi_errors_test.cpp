@@ -5,11 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <limits>
-#include <new>
 #include <string>
 #include <vector>
 
@@ -17,46 +15,9 @@
 #include "radixmlp/index/ragged_batch.hpp"
 #include "support/batch_spec.hpp"
 #include "support/catch.hpp"
+#include "support/counting_new.hpp"
 
 using namespace radixmlp_test;
-
-namespace {
-
-bool no_memory = false;
-
-void* allocate(std::size_t bytes, std::size_t alignment) {
-  return no_memory ? nullptr : std::aligned_alloc(alignment, (bytes + alignment) / alignment * alignment);
-}
-void* allocate_or_throw(std::size_t bytes, std::size_t alignment) {
-  if (void* const memory = allocate(bytes, alignment)) {
-    return memory;
-  }
-  throw std::bad_alloc();
-}
-
-}  // namespace
-
-// For this program: memory ends where a test says so. All forms of both, or a sanitizer's own would meet these; not
-// inlined, or g++ sees free() called on what a new-expression returned.
-#define RADIXMLP_TEST_ALLOCATED(NAME)                                                                             \
-  [[gnu::noinline]] void* NAME(std::size_t bytes) { return allocate_or_throw(bytes, 16); }                        \
-  [[gnu::noinline]] void* NAME(std::size_t bytes, std::align_val_t alignment) {                                   \
-    return allocate_or_throw(bytes, static_cast<std::size_t>(alignment));                                         \
-  }                                                                                                               \
-  [[gnu::noinline]] void* NAME(std::size_t bytes, const std::nothrow_t&) noexcept { return allocate(bytes, 16); } \
-  [[gnu::noinline]] void* NAME(std::size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {   \
-    return allocate(bytes, static_cast<std::size_t>(alignment));                                                  \
-  }
-RADIXMLP_TEST_ALLOCATED(operator new)
-RADIXMLP_TEST_ALLOCATED(operator new[])
-
-#define RADIXMLP_TEST_FREED(NAME)                                                   \
-  [[gnu::noinline]] void NAME(void* p) noexcept { std::free(p); }                   \
-  [[gnu::noinline]] void NAME(void* p, std::size_t) noexcept { std::free(p); }      \
-  [[gnu::noinline]] void NAME(void* p, std::align_val_t) noexcept { std::free(p); } \
-  [[gnu::noinline]] void NAME(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
-RADIXMLP_TEST_FREED(operator delete)
-RADIXMLP_TEST_FREED(operator delete[])
 
 namespace {
 
