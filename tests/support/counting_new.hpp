@@ -35,16 +35,16 @@ inline void* allocate_or_throw(std::size_t bytes, std::size_t alignment) {
 
 // Not inlined, or g++ sees free() called on what a new-expression returned. The forms for arrays too: a sanitizer's own
 // would not come here.
-#define RADIXMLP_TEST_NEW(NAME)                                                                                     \
-  [[gnu::noinline]] void* NAME(std::size_t bytes) { return radixmlp_test::allocate_or_throw(bytes, 16); }           \
-  [[gnu::noinline]] void* NAME(std::size_t bytes, std::align_val_t alignment) {                                     \
-    return radixmlp_test::allocate_or_throw(bytes, static_cast<std::size_t>(alignment));                            \
-  }                                                                                                                 \
-  [[gnu::noinline]] void* NAME(std::size_t bytes, const std::nothrow_t&) noexcept {                                 \
-    return radixmlp_test::allocate(bytes, 16);                                                                      \
-  }                                                                                                                 \
-  [[gnu::noinline]] void* NAME(std::size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {     \
-    return radixmlp_test::allocate(bytes, static_cast<std::size_t>(alignment));                                     \
+#define RADIXMLP_TEST_NEW(NAME)                                                                                 \
+  [[gnu::noinline]] void* NAME(std::size_t bytes) { return radixmlp_test::allocate_or_throw(bytes, 16); }       \
+  [[gnu::noinline]] void* NAME(std::size_t bytes, std::align_val_t alignment) {                                 \
+    return radixmlp_test::allocate_or_throw(bytes, static_cast<std::size_t>(alignment));                        \
+  }                                                                                                             \
+  [[gnu::noinline]] void* NAME(std::size_t bytes, const std::nothrow_t&) noexcept {                             \
+    return radixmlp_test::allocate(bytes, 16);                                                                  \
+  }                                                                                                             \
+  [[gnu::noinline]] void* NAME(std::size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept { \
+    return radixmlp_test::allocate(bytes, static_cast<std::size_t>(alignment));                                 \
   }
 RADIXMLP_TEST_NEW(operator new)
 RADIXMLP_TEST_NEW(operator new[])
