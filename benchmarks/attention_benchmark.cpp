@@ -82,12 +82,16 @@ class LayerBenchmark {
 
   [[nodiscard]] const example::ModelConfig& config() const { return config_; }
 
-  // Medians over some rounds; the ways take turns.
-  std::array<LayerTime, ways.size()> measure(const Batch& batch, int rounds) {
+  // Medians over some rounds; the ways take turns, each as often as fits into `turn_seconds`, at least once.
+  std::array<LayerTime, ways.size()> measure(const Batch& batch, int rounds, double turn_seconds = 0) {
     std::array<std::vector<LayerTime>, ways.size()> samples;
     for (int round = 0; round < rounds; ++round) {
       for (std::size_t w = 0; w < ways.size(); ++w) {
-        samples[w].push_back(run(batch, ways[w]));
+        double spent = 0;
+        do {
+          samples[w].push_back(run(batch, ways[w]));
+          spent += samples[w].back().all;
+        } while (spent + samples[w].back().all <= turn_seconds);
       }
     }
     std::array<LayerTime, ways.size()> times;
@@ -276,7 +280,7 @@ int workload_table(LayerBenchmark& benchmark) {
   for (const std::filesystem::path& file : files) {
     const auto requests = radixmlp_bench::load_requests(file.string(), 20'000);
     const Batch batch = radixmlp_bench::batches(requests, 16'384).front();
-    const auto times = benchmark.measure(batch, 3);
+    const auto times = benchmark.measure(batch, 3, 1.5);
     const IndexStats stats = benchmark.stats();
     const radixmlp::CompactionDecision decision = model.decide(stats, all);
     std::string cells;
