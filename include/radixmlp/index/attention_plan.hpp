@@ -50,8 +50,8 @@ struct AttentionPlanOptions {
 
   // Above 0: the plan also comes in groups of segments that have at most so many keys together (a segment with more is
   // a group of its own), so that compact_query expands K and V of one group at a time. Needs query_tile 1, and slots
-  // and past_pages empty. With N' / 2 the workspace is at most gamma times the one without compaction, where k + v and
-  // out are at most q and no sequence is longer than that.
+  // and past_pages empty. With N' / 2 the workspace is at most gamma times the one without compaction, where k + v is
+  // at most out, out at most q, and no sequence is longer than that.
   std::int32_t group_keys = 0;
 };
 
