@@ -24,6 +24,7 @@
 #include <exception>
 #include <filesystem>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -58,13 +59,23 @@ double seconds_now() {
                        : std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Seconds of one layer, and what they went into.
+// Seconds of one layer, by what they went into.
 struct LayerTime {
-  double all = 0;
-  double rows = 0;       // norms, projections, MLP
-  double attention = 0;  // the rest is moving rows
+  double rows = 0;  // norms, projections, MLP
+  double attention = 0;
+  double moves = 0;  // of rows, into and out of the layout
 
-  [[nodiscard]] double moves() const { return all - rows - attention; }
+  [[nodiscard]] double all() const { return rows + attention + moves; }
+};
+
+// The same of one run, in the pieces it came in.
+struct LayerPieces {
+  std::vector<double> rows, attention;
+  double moves = 0;
+
+  [[nodiscard]] double all() const {
+    return std::accumulate(attention.begin(), attention.end(), std::accumulate(rows.begin(), rows.end(), moves));
+  }
 };
 
 template <class T>
@@ -78,32 +89,45 @@ T* aligned(std::vector<T>& memory, std::size_t needed_bytes, std::size_t alignme
 class LayerBenchmark {
  public:
   LayerBenchmark(const example::ModelConfig& config, int threads, std::int64_t longest)
-      : config_(config), pool_(threads), engine_(config, pool_, longest), weights_(config, 0) {}
+      : config_(config),
+        pool_(threads),
+        most_piece_rows_(std::int64_t{1024} * threads),
+        engine_(config, pool_, longest),
+        weights_(config, 0) {}
 
   [[nodiscard]] const example::ModelConfig& config() const { return config_; }
 
-  // Medians over some rounds; the ways take turns, each as often as fits into `turn_seconds`, at least once.
+  // The ways take turns for some rounds, each as often as fits into `turn_seconds`, at least once. Sums over the layer's
+  // pieces of each one's median: what slows the machine for less than a layer takes does not count.
   std::array<LayerTime, ways.size()> measure(const Batch& batch, int rounds, double turn_seconds = 0) {
-    std::array<std::vector<LayerTime>, ways.size()> samples;
+    std::array<std::vector<LayerPieces>, ways.size()> samples;
     for (int round = 0; round < rounds; ++round) {
       for (std::size_t w = 0; w < ways.size(); ++w) {
         double spent = 0;
         do {
           samples[w].push_back(run(batch, ways[w]));
-          spent += samples[w].back().all;
-        } while (spent + samples[w].back().all <= turn_seconds);
+          spent += samples[w].back().all();
+        } while (spent + samples[w].back().all() <= turn_seconds);
       }
     }
     std::array<LayerTime, ways.size()> times;
     for (std::size_t w = 0; w < ways.size(); ++w) {
-      const auto of = [&](double LayerTime::*part) {
+      const auto median_of = [&](const auto& value) {
         std::vector<double> values;
-        for (const LayerTime& sample : samples[w]) {
-          values.push_back(sample.*part);
+        for (const LayerPieces& sample : samples[w]) {
+          values.push_back(value(sample));
         }
         return radixmlp_bench::median(values);
       };
-      times[w] = {of(&LayerTime::all), of(&LayerTime::rows), of(&LayerTime::attention)};
+      const auto sum_of = [&](std::vector<double> LayerPieces::*part) {
+        double sum = 0;
+        for (std::size_t i = 0; i < (samples[w][0].*part).size(); ++i) {
+          sum += median_of([&](const LayerPieces& sample) { return (sample.*part)[i]; });
+        }
+        return sum;
+      };
+      times[w] = {sum_of(&LayerPieces::rows), sum_of(&LayerPieces::attention),
+                  median_of([](const LayerPieces& sample) { return sample.moves; })};
     }
     return times;
   }
@@ -129,7 +153,7 @@ class LayerBenchmark {
   }
 
  private:
-  LayerTime run(const Batch& batch, std::optional<AttentionLayout> way) {
+  LayerPieces run(const Batch& batch, std::optional<AttentionLayout> way) {
     const PrefixIndexView index = trie_.build(batch.view());
     stats_ = radixmlp::index_stats(index);
     const radixmlp::CompactionDecision decision{index.ragged_rows, index.compact_rows, way.has_value(),
@@ -161,29 +185,45 @@ class LayerBenchmark {
     const RowView<float> hidden(hidden_.data(), block.rows(), config_.hidden);
     engine_.embed(t, hidden);
 
-    LayerTime time;
-    const auto timed = [](double& into, auto&& f) {
+    LayerPieces pieces;
+    const auto seconds = [](auto&& f) {
       const double start = seconds_now();
       f();
-      into += seconds_now() - start;
+      return seconds_now() - start;
     };
-    timed(time.all, [&] {
+    const auto in_pieces = [&](std::int64_t rows, auto&& f) {
+      const std::int64_t count = (rows + most_piece_rows_ - 1) / most_piece_rows_;
+      for (std::int64_t i = 0; i < count; ++i) {
+        const std::int64_t first = rows * i / count;
+        pieces.rows.push_back(seconds([&] { f(first, rows * (i + 1) / count - first); }));
+      }
+    };
+    const double all = seconds([&] {
       block.forward(
           pool_, hidden,
           [&](const auto& x, const auto& q, const auto& k, const auto& v) {
-            timed(time.rows, [&] { engine_.pre_attention(weights_, p, x, q, k, v); });
+            in_pieces(x.rows(), [&](std::int64_t first, std::int64_t rows) {
+              engine_.pre_attention(weights_, p.rows_from(first, rows), x.rows_from(first, rows),
+                                    q.rows_from(first, rows), k.rows_from(first, rows), v.rows_from(first, rows));
+            });
           },
           radixmlp::serving<AttentionLayout::ragged, AttentionLayout::compact_query, AttentionLayout::paged>(
               [&](const radixmlp::AttentionCall<float>& call) {
-                timed(time.attention, [&] { engine_.attention(call); });
+                pieces.attention.push_back(seconds([&] { engine_.attention(call); }));
               }),
-          [&](const auto& out, const auto& x) { timed(time.rows, [&] { engine_.post_attention(weights_, out, x); }); });
+          [&](const auto& out, const auto& x) {
+            in_pieces(x.rows(), [&](std::int64_t first, std::int64_t rows) {
+              engine_.post_attention(weights_, out.rows_from(first, rows), x.rows_from(first, rows));
+            });
+          });
     });
-    return time;
+    pieces.moves = all - pieces.all();
+    return pieces;
   }
 
   example::ModelConfig config_;
   example::ThreadPool pool_;
+  std::int64_t most_piece_rows_;
   example::CpuEngine engine_;
   example::LayerWeights weights_;
   radixmlp::PrefixTrie trie_;
@@ -213,7 +253,7 @@ bool report(LayerBenchmark& benchmark, const Batch& batch, int rounds) {
   const IndexStats& stats = benchmark.stats();
   const auto pairs = static_cast<double>(stats.attention_pairs);
   const auto compact_pairs = static_cast<double>(stats.compact_attention_pairs);
-  const double f = times[0].rows / times[0].all;
+  const double f = times[0].rows / times[0].all();
   const radixmlp::LayerShape shape = benchmark.config().layer_shape();
   const double row_rate = shape.row_flops * stats.ragged_rows / times[0].rows;
   const double pair_rate = shape.pair_flops * pairs / times[0].attention;
@@ -227,9 +267,9 @@ bool report(LayerBenchmark& benchmark, const Batch& batch, int rounds) {
     const double left =
         ways[w] == AttentionLayout::compact_query || ways[w] == AttentionLayout::paged ? compact_pairs / pairs : 1.0;
     const double ceiling = ways[w] ? 1 / ((1 - f) * left + f * stats.ratio) : 1.0;
-    const double speedup = times[0].all / times[w].all;
-    std::printf("| %s | %.3f | %.3f | %.3f | %.3f | %.1f | %.2f | %.0f%% of %.2f |\n", way_name(ways[w]), times[w].all,
-                times[w].rows, times[w].attention, times[w].moves(),
+    const double speedup = times[0].all() / times[w].all();
+    std::printf("| %s | %.3f | %.3f | %.3f | %.3f | %.1f | %.2f | %.0f%% of %.2f |\n", way_name(ways[w]), times[w].all(),
+                times[w].rows, times[w].attention, times[w].moves,
                 1e-6 * static_cast<double>(benchmark.workspace_bytes(w)), speedup, 100 * speedup / ceiling, ceiling);
   }
   if (!benchmark.memory_shrinks()) {
@@ -240,7 +280,7 @@ bool report(LayerBenchmark& benchmark, const Batch& batch, int rounds) {
 
 // The cost model's constants on this machine, from one synthetic shape.
 radixmlp::CostModel calibrate(LayerBenchmark& benchmark) {
-  const auto times = benchmark.measure(shared_prefix(16, 384, 128), 3);
+  const auto times = benchmark.measure(shared_prefix(16, 384, 128), 5);
   const IndexStats& stats = benchmark.stats();
   const radixmlp::AttentionWidths widths = benchmark.config().widths();
   radixmlp::CostModel model;
@@ -251,7 +291,7 @@ radixmlp::CostModel calibrate(LayerBenchmark& benchmark) {
   model.costs.paged_pair = times[3].attention / static_cast<double>(stats.compact_attention_pairs);
   const double moved = 4.0 * static_cast<double>(std::int64_t{stats.ragged_rows} * widths.qkv() +
                                                  std::int64_t{stats.compact_rows} * widths.out);
-  model.costs.moved_byte = times[1].moves() / moved;
+  model.costs.moved_byte = times[1].moves / moved;
   std::printf("calibrated on 16 x (384 + 128): row %.1f us, pair %.2f ns, paged pair %.2f ns, moved %.2f GB/s\n",
               1e6 * model.costs.row, 1e9 * model.costs.pair, 1e9 * model.costs.paged_pair,
               1e-9 / model.costs.moved_byte);
@@ -280,17 +320,17 @@ int workload_table(LayerBenchmark& benchmark) {
   for (const std::filesystem::path& file : files) {
     const auto requests = radixmlp_bench::load_requests(file.string(), 20'000);
     const Batch batch = radixmlp_bench::batches(requests, 16'384).front();
-    const auto times = benchmark.measure(batch, 3, 1.5);
+    const auto times = benchmark.measure(batch, 5, 1.5);
     const IndexStats stats = benchmark.stats();
     const radixmlp::CompactionDecision decision = model.decide(stats, all);
     std::string cells;
-    double worst = 0, fastest = times[0].all, chosen = times[0].all;
+    double worst = 0, fastest = times[0].all(), chosen = times[0].all();
     for (std::size_t w = 1; w < ways.size(); ++w) {
       const double predicted = model.uncompacted(stats) / model.compacted(stats, *ways[w]);
-      const double measured = times[0].all / times[w].all;
+      const double measured = times[0].all() / times[w].all();
       worst = std::max(worst, std::abs(measured / predicted - 1));
-      fastest = std::min(fastest, times[w].all);
-      chosen = decision.compacts && decision.layout == *ways[w] ? times[w].all : chosen;
+      fastest = std::min(fastest, times[w].all());
+      chosen = decision.compacts && decision.layout == *ways[w] ? times[w].all() : chosen;
       std::array<char, 64> cell{};
       std::snprintf(cell.data(), cell.size(), " %.2f (%.2f) |", measured, predicted);
       cells += cell.data();
@@ -298,7 +338,7 @@ int workload_table(LayerBenchmark& benchmark) {
     close += worst <= 0.15;
     good_choices += chosen <= 1.05 * fastest;
     shrinks += benchmark.memory_shrinks();
-    std::printf("| %s | %.3f | %.2f |%s %s%s | %.0f |\n", file.stem().c_str(), stats.ratio, times[0].all, cells.c_str(),
+    std::printf("| %s | %.3f | %.2f |%s %s%s | %.0f |\n", file.stem().c_str(), stats.ratio, times[0].all(), cells.c_str(),
                 decision.compacts ? radixmlp::name(decision.layout) : "none",
                 chosen <= 1.05 * fastest ? "" : " (not fastest)", 1e6 * benchmark.decision_seconds(batch, model));
     std::fflush(stdout);

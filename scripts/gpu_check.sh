@@ -10,8 +10,9 @@
 #   scripts/gpu_check.sh --run [DIR] [--out OUT]  run what was packed; results go to OUT (default DIR/results)
 #
 # DIR is build/gpu_check unless named, of at most 60 MiB. It holds programs, data, the sources and a copy of this script,
-# and needs nothing else: copy it to a machine with a GPU and call DIR/run.sh OUT there. Exit code: 0 all passed, 1 a step
-# failed, 77 no GPU here.
+# and needs nothing else: copy it to a machine with a GPU and call DIR/run.sh OUT there. Where a program does not start there
+# (an older C library, an older GPU), all are built anew into OUT/bin, if there is an nvcc. Exit code: 0 all passed, 1 a
+# step failed, 77 no GPU here.
 set -u
 
 script_dir=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -60,6 +61,21 @@ pack() {
   cp "${RADIXMLP_SHARED_DIR:-$source/../shared}"/workloads/*.jsonl "$dir/data/" 2>/dev/null
   cp -r "$source"/{CMakeLists.txt,CMakePresets.json,LICENSE,README.md,benchmarks,c,cmake,docs,examples,include,scripts,tests,tools} \
     "$dir/source/"
+  # What a program is made of, a line each, for `rebuild`; an object is named after its source.
+  local target object sources
+  for target in "${targets[@]}"; do
+    sources=
+    while read -r object; do
+      object=${object#"$build/"}
+      sources+=" ${object%%/*}/${object#*/CMakeFiles/"$target".dir/}"
+    done < <(find "$build" -path "*/CMakeFiles/$target.dir/*.o")
+    [[ $target == *_test ]] && sources+=" tests/support/main.cpp"
+    [[ $target == c_abi_* ]] && sources+=" c/radixmlp_c.cpp c/radixmlp_c_cuda.cu"
+    echo "$target${sources//.o/}"
+  done >"$dir/source/programs.txt"
+  local catch2
+  catch2=$(echo '#include <catch2/catch.hpp>' | c++ -x c++ -M - 2>/dev/null | grep -o '[^ ]*/catch2/catch.hpp')
+  [[ -n $catch2 ]] && cp -rL "$(dirname "$catch2")" "$dir/source/tests/"
   cp "${BASH_SOURCE[0]}" "$dir/gpu_check.sh"
   # run.sh [OUT]
   printf '%s\n' '#!/usr/bin/env bash' 'dir=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)' \
@@ -107,6 +123,26 @@ result_of() {
   esac
 }
 
+# rebuild DIR BIN: the packed sources, compiled here and for the GPU that is here, side by side.
+rebuild() {
+  local source=$1/source bin=$2 nvcc program sources pids=() pid built=0
+  nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
+  [[ -x $nvcc ]] || { echo "no nvcc here to build them anew" && return 1; }
+  mkdir -p "$bin"
+  echo "building anew with $nvcc"
+  cd "$source" || return 1
+  while read -r program sources; do
+    # shellcheck disable=SC2086
+    "$nvcc" -std=c++20 -O3 -arch=native -Iinclude -Itests -Ibenchmarks -I. "-DRADIXMLP_SHARED_DIR=\"$source/shared\"" \
+      "-DRADIXMLP_SOURCE_DIR=\"$source\"" "-DRADIXMLP_SAMPLE=\"$source/examples/data/rerank.jsonl\"" -o "$bin/$program" $sources \
+      >"$bin/$program.log" 2>&1 &
+    pids+=($!)
+  done <programs.txt
+  for pid in "${pids[@]}"; do wait "$pid" && ((++built)); done
+  echo "built $built of ${#pids[@]} programs"
+  ((built == ${#pids[@]})) || { tail -n 3 "$bin"/*.log && return 1; }
+}
+
 write_summary() {
   local i table
   {
@@ -149,15 +185,24 @@ run() {
   log=$out/gpu_check.log
   : >"$log"
 
-  local bench=$dir/bin/radixmlp_bench_device_rows
-  local index_bench=$dir/bin/radixmlp_bench_device_index
-  local sample=(--data "$dir/data/rerank.jsonl")
-  local probe
-  probe=$("$bench" --check-only "${sample[@]}" 2>&1)
-  if (($? == 77)); then
+  local bin=$dir/bin sample=(--data "$dir/data/rerank.jsonl")
+  local probe code
+  probe=$("$bin/radixmlp_bench_device_rows" --check-only "${sample[@]}" 2>&1)
+  code=$?
+  if ((code != 77)) && [[ $probe != *"GPU: "* || $probe == *"no kernel image"* ]]; then
+    echo "gpu_check: the packed programs do not start: $probe" | tee -a "$log"
+    bin=$out/bin
+    (rebuild "$dir" "$bin") 2>&1 | tee -a "$log"
+    ((PIPESTATUS[0] == 0)) || exit 1
+    probe=$("$bin/radixmlp_bench_device_rows" --check-only "${sample[@]}" 2>&1)
+    code=$?
+  fi
+  if ((code == 77)); then
     echo "gpu_check: cannot run on this machine: $probe" | tee -a "$log"
     exit 77
   fi
+  local bench=$bin/radixmlp_bench_device_rows
+  local index_bench=$bin/radixmlp_bench_device_index
   gpu=$(sed -n 's/^GPU: //p' <<<"$probe")
   driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -1)
   driver=${driver:-unknown}
@@ -169,7 +214,7 @@ run() {
   local test sanitizer
   step "equality of device rows" 30 "$bench" --check-only "${sample[@]}"
   step "equality of device indices" 30 "$index_bench" --check-only --data "$dir/data"
-  for test in "$dir"/bin/*_device_test; do
+  for test in "$bin"/*_device_test; do
     step "$(basename "$test")" 45 "$test"
   done
   step "device rows benchmark" 110 "$bench" "${sample[@]}" --json "$out/device_rows.json" \
@@ -179,7 +224,7 @@ run() {
   sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
   if [[ -n $sanitizer ]]; then
     for tool in memcheck racecheck; do
-      for test in "$dir"/bin/*_device_test; do
+      for test in "$bin"/*_device_test; do
         step "$tool $(basename "$test")" 60 "$sanitizer" --tool "$tool" --error-exitcode 9 "$test"
       done
     done

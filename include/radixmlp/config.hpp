@@ -92,6 +92,13 @@
 #define RADIXMLP_STREAM_FENCE() static_cast<void>(0)
 #endif
 
+// Whether the device code can wait for the kernels before it (griddepcontrol).
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define RADIXMLP_DEVICE_HAS_DEPENDENT_LAUNCH true
+#else
+#define RADIXMLP_DEVICE_HAS_DEPENDENT_LAUNCH false
+#endif
+
 // Widest vector, in bytes, that one load of the device code takes: 256-bit accesses came with sm_100.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
 #define RADIXMLP_DEVICE_VECTOR_BYTES 32

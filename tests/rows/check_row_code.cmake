@@ -2,7 +2,8 @@
 #
 # Compiles SOURCE for ARCHS and reads what came of its KERNELS or more: no warning; none spills, has local memory or takes
 # more than 64 registers; those that copy, in row_code.cu, load four vectors before they store the first, of 16 bytes (from
-# sm_100 on: of 32); groups of 8 lanes wait for none of another group, which the emulator would let pass.
+# sm_100 on: of 32); groups of 8 lanes wait for none of another group, which the emulator would let pass; kernels of
+# programmatic launches wait for those before them before they touch memory, from sm_90 on.
 #   cmake -DNVCC=... -DSOURCE=row_code.cu -DKERNELS=12 -DINCLUDE=include -DWORK=dir [-DARCHS=75,80,86,89,90,100,120]
 #         -P check_row_code.cmake
 cmake_minimum_required(VERSION 3.24)
@@ -53,7 +54,7 @@ foreach(arch IN LISTS ARCHS)
 
   # PTX: the accesses to global memory of each kernel, in order.
   file(STRINGS "${WORK}/${name}.ptx" lines REGEX
-       "\\.entry|shfl|mov\\.[bu]32[ \t]+%r[0-9]+, -?[0-9]|(ld|st)[.a-z]*\\.(v[24]\\.)?[ubsf][0-9]+|\\.local")
+       "\\.entry|shfl|griddepcontrol|mov\\.[bu]32[ \t]+%r[0-9]+, -?[0-9]|(ld|st)[.a-z]*\\.(v[24]\\.)?[ubsf][0-9]+|\\.local")
   set(kernel "")
   set(copies "")
   foreach(line IN LISTS lines)
@@ -80,6 +81,8 @@ foreach(arch IN LISTS ARCHS)
           message(SEND_ERROR "sm_${arch}: a group of 8 lanes waits for all of its warp: ${kernel}: ${line}")
         endif()
       endif()
+    elseif(line MATCHES "griddepcontrol\\.([a-z_]+)")
+      string(APPEND accesses_${kernel} "${CMAKE_MATCH_1} ")
     elseif(line MATCHES "\\.local")
       message(SEND_ERROR "sm_${arch}: local memory: ${kernel}: ${line}")
     elseif(line MATCHES "param")
@@ -91,7 +94,14 @@ foreach(arch IN LISTS ARCHS)
       endif()
     endif()
   endforeach()
+  set(programmatic 0)
   foreach(kernel IN LISTS copies)
+    if(accesses_${kernel} MATCHES "wait")
+      math(EXPR programmatic "${programmatic} + 1")
+      if(NOT accesses_${kernel} MATCHES "^wait launch_dependents [^w]*$")
+        message(SEND_ERROR "sm_${arch}: does not begin with its one wait: ${kernel}: ${accesses_${kernel}}")
+      endif()
+    endif()
     if(kernel MATCHES "Lb1EEE")  # copy_mapped_rows_kernel of wide vectors
       set(wanted "v4.32")
       if(arch GREATER_EQUAL 100)
@@ -113,4 +123,11 @@ foreach(arch IN LISTS ARCHS)
       message(SEND_ERROR "sm_${arch}: no four ${wanted} loads before a store: ${kernel}: ${accesses_${kernel}}")
     endif()
   endforeach()
+  set(waiting 0)  # of wide vectors, and of others
+  if(copies AND arch GREATER_EQUAL 90)
+    set(waiting 2)
+  endif()
+  if(NOT programmatic EQUAL waiting)
+    message(SEND_ERROR "sm_${arch}: ${programmatic} kernels wait for those before them, not ${waiting}")
+  endif()
 endforeach()

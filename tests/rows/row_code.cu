@@ -14,6 +14,7 @@ void instantiate(cudaStream_t stream, const PrefixIndexView& index, const RowMap
                  const RowCopy<RowView<const __half>, RowView<__half>>& half_rows, std::span<float> workspace) {
   gather_rows(stream, index, rows);
   map_rows<RowOptions{.bounds = Bounds::clamp, .caching = Caching::streaming}>(stream, map, rows);
+  map_rows<RowOptions{.order = LaunchOrder::programmatic}>(stream, map, rows);
   scatter_to_slots<RowOptions{.bounds = Bounds::zero}>(stream, index, slots, rows, rows);
   copy_runs(stream, runs, rows);
   multicast_rows(stream, lists, rows, rows);

@@ -128,6 +128,50 @@ TEST_CASE("streaming stores move the same bytes") {
   }
 }
 
+TEST_CASE("programmatic launches move the same bytes") {
+  if (skip_without(Backend::present(), "CUDA device"))
+    return;
+  constexpr RowOptions programmatic{.order = radixmlp::LaunchOrder::programmatic};
+  for (const std::int64_t width : row_widths()) {
+    check_map<programmatic>(map_with(70, 23, {}), 70, 23, 75, width, true);
+  }
+}
+
+// What only a GPU can get wrong: each launch may start before the one whose rows it reads, or still reads, has ended.
+TEST_CASE("programmatic launches wait for each other") {
+  if (skip_without(Backend::present(), "CUDA device"))
+    return;
+  constexpr RowOptions programmatic{.order = radixmlp::LaunchOrder::programmatic};
+  constexpr std::int64_t rows = 2'000;
+  constexpr std::int64_t width = 100;
+  constexpr std::int64_t prime = 1'993;  // shares no factor with `rows`
+  std::vector<std::int32_t> map(rows);
+  for (std::int64_t i = 0; i < rows; ++i) {
+    map[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(i * prime % rows);
+  }
+  auto expected = random_values<Fp32>(rows * width, 1);
+  Backend backend;
+  typename Backend::template Array<Fp32> here(expected), there(expected);
+  typename Backend::template Array<std::int32_t> map_there(map);
+  const RowMap moves{.map = {map_there.data(), map.size()}, .source_rows = rows, .target_rows = rows};
+  for (int turn = 0; turn < 4; ++turn) {
+    map_rows<programmatic>(
+        backend.where(), moves,
+        RowCopy{RowView<const Fp32>(here.data(), rows, width), RowView<Fp32>(there.data(), rows, width)});
+    map_rows<programmatic>(
+        backend.where(), moves,
+        RowCopy{RowView<const Fp32>(there.data(), rows, width), RowView<Fp32>(here.data(), rows, width)});
+  }
+  backend.synchronize();
+  for (int move = 0; move < 8; ++move) {
+    const std::vector<Fp32> before = expected;
+    for (std::size_t i = 0; i < map.size(); ++i) {
+      std::copy_n(before.begin() + map[i] * width, width, expected.begin() + static_cast<std::ptrdiff_t>(i) * width);
+    }
+  }
+  CHECK(same_bytes(here.download(), expected));
+}
+
 TEST_CASE("maps that do not fit are refused by name, number and value before any row is written") {
   if (skip_without(Backend::present(), "CUDA device"))
     return;

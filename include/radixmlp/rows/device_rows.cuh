@@ -81,6 +81,24 @@ inline void check_device_rows(std::span<const ByteRows> tensors) {
   }
 }
 
+// A kernel that begins with wait_for_kernels_before. Its code for older devices does not wait, and a newer one may have
+// been given that; so what the driver has loaded decides.
+RADIXMLP_HIDDEN inline void launch_programmatic(const void* kernel, dim3 grid, dim3 block, void** arguments,
+                                                cudaStream_t stream) {
+  cudaFuncAttributes code{};
+  raise_unless_success(cudaFuncGetAttributes(&code, kernel), "cudaFuncGetAttributes");
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = code.ptxVersion >= 90 ? 1 : 0;
+  raise_unless_success(cudaLaunchKernelExC(&config, kernel, arguments), "cudaLaunchKernelExC");
+}
+
 // One launch; `launch` has everything but the tensors.
 template <RowOptions options, bool to_slots>
 RADIXMLP_HIDDEN void launch_mapped_rows(cudaStream_t stream, std::span<const ByteRows> tensors,
@@ -103,12 +121,18 @@ RADIXMLP_HIDDEN void launch_mapped_rows(cudaStream_t stream, std::span<const Byt
     }
   }
   void* arguments[] = {&launch};
+  constexpr Bounds bounds = options.bounds;  // nvcc knows no kernels over a class such as RowOptions
+  constexpr Caching caching = options.caching;
+  constexpr LaunchOrder order = options.order;
   const void* const kernel =
-      wide ? reinterpret_cast<const void*>(&copy_mapped_rows_kernel<options.bounds, options.caching, to_slots, true>)
-           : reinterpret_cast<const void*>(&copy_mapped_rows_kernel<options.bounds, options.caching, to_slots, false>);
-  raise_unless_success(
-      cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(blocks)), dim3(row_threads), arguments, 0, stream),
-      "cudaLaunchKernel");
+      wide ? reinterpret_cast<const void*>(&copy_mapped_rows_kernel<bounds, caching, order, to_slots, true>)
+           : reinterpret_cast<const void*>(&copy_mapped_rows_kernel<bounds, caching, order, to_slots, false>);
+  const dim3 grid(static_cast<unsigned>(blocks));
+  if constexpr (order == LaunchOrder::programmatic) {
+    launch_programmatic(kernel, grid, dim3(row_threads), arguments, stream);
+  } else {
+    raise_unless_success(cudaLaunchKernel(kernel, grid, dim3(row_threads), arguments, 0, stream), "cudaLaunchKernel");
+  }
 }
 
 // Launches of up to tensors_per_launch tensors each; those without width are left out.

@@ -298,12 +298,24 @@ __global__ void __launch_bounds__(row_threads) RADIXMLP_HIDDEN
   }
 }
 
+// Programmatic dependent launch, of which a launch in order sees nothing: the kernels before this one have ended and what
+// they wrote is there; the next may start, which brings its blocks here only when no block of this kernel waits for room.
+__device__ __forceinline__ void wait_for_kernels_before() {
+  if constexpr (RADIXMLP_DEVICE_HAS_DEPENDENT_LAUNCH) {
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  }
+}
+
 // Tensors of different widths and alignments side by side: a block belongs to one of them. `wide`: all take vectors of
 // 16 bytes or more. Two kernels, because ptxas cannot hold all shapes in 64 registers. Eight blocks a multiprocessor
 // make it stay there.
-template <Bounds bounds, Caching caching, bool to_slots, bool wide>
+template <Bounds bounds, Caching caching, LaunchOrder order, bool to_slots, bool wide>
 __global__ void __launch_bounds__(row_threads, 8) RADIXMLP_HIDDEN
     copy_mapped_rows_kernel(const __grid_constant__ MappedRows launch) {
+  if constexpr (order == LaunchOrder::programmatic) {
+    wait_for_kernels_before();
+  }
   const TensorBlocks* tensor = launch.tensors;
   for (int t = 1; t < launch.tensor_count && static_cast<std::int32_t>(blockIdx.x) >= launch.tensors[t].first_block;
        ++t) {

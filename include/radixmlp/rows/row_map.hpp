@@ -27,10 +27,20 @@ enum class Caching : std::uint8_t {
   streaming,  // device: lines that are written leave first; for a footprint beyond the L2. The host decides by itself
 };
 
+// When a kernel may start. The host knows in_order alone.
+enum class LaunchOrder : std::uint8_t {
+  in_order,  // when all before it in the stream has ended
+  // Programmatic dependent launch (compute capability 9.0; elsewhere in_order): while the kernel before it in the stream
+  // ends, or from where that one allows it (griddepcontrol.launch_dependents). It waits for that kernel before it reads
+  // or writes any memory, and lets the next one start as early: if that is launched so too, it must wait likewise.
+  programmatic,
+};
+
 // Template argument of map_rows and scatter_to_slots: map_rows<RowOptions{.bounds = Bounds::zero}>(...).
 struct RowOptions {
   Bounds bounds = Bounds::trust;
   Caching caching = Caching::normal;
+  LaunchOrder order = LaunchOrder::in_order;
 };
 
 // Target row i is source row map[i] for i < map.size(), and zeros from there to target_rows. Nothing is owned; `map`
