@@ -97,8 +97,8 @@ class LayerBenchmark {
 
   [[nodiscard]] const example::ModelConfig& config() const { return config_; }
 
-  // The ways take turns for some rounds, each as often as fits into `turn_seconds`, at least once. Sums over the layer's
-  // pieces of each one's median: what slows the machine for less than a layer takes does not count.
+  // The ways take turns for some rounds, each as often as fits into `turn_seconds`, at least once. Sums over the
+  // layer's pieces of each one's median: what slows the machine for less than a layer takes does not count.
   std::array<LayerTime, ways.size()> measure(const Batch& batch, int rounds, double turn_seconds = 0) {
     std::array<std::vector<LayerPieces>, ways.size()> samples;
     for (int round = 0; round < rounds; ++round) {
@@ -268,8 +268,8 @@ bool report(LayerBenchmark& benchmark, const Batch& batch, int rounds) {
         ways[w] == AttentionLayout::compact_query || ways[w] == AttentionLayout::paged ? compact_pairs / pairs : 1.0;
     const double ceiling = ways[w] ? 1 / ((1 - f) * left + f * stats.ratio) : 1.0;
     const double speedup = times[0].all() / times[w].all();
-    std::printf("| %s | %.3f | %.3f | %.3f | %.3f | %.1f | %.2f | %.0f%% of %.2f |\n", way_name(ways[w]), times[w].all(),
-                times[w].rows, times[w].attention, times[w].moves,
+    std::printf("| %s | %.3f | %.3f | %.3f | %.3f | %.1f | %.2f | %.0f%% of %.2f |\n", way_name(ways[w]),
+                times[w].all(), times[w].rows, times[w].attention, times[w].moves,
                 1e-6 * static_cast<double>(benchmark.workspace_bytes(w)), speedup, 100 * speedup / ceiling, ceiling);
   }
   if (!benchmark.memory_shrinks()) {
@@ -338,8 +338,8 @@ int workload_table(LayerBenchmark& benchmark) {
     close += worst <= 0.15;
     good_choices += chosen <= 1.05 * fastest;
     shrinks += benchmark.memory_shrinks();
-    std::printf("| %s | %.3f | %.2f |%s %s%s | %.0f |\n", file.stem().c_str(), stats.ratio, times[0].all(), cells.c_str(),
-                decision.compacts ? radixmlp::name(decision.layout) : "none",
+    std::printf("| %s | %.3f | %.2f |%s %s%s | %.0f |\n", file.stem().c_str(), stats.ratio, times[0].all(),
+                cells.c_str(), decision.compacts ? radixmlp::name(decision.layout) : "none",
                 chosen <= 1.05 * fastest ? "" : " (not fastest)", 1e6 * benchmark.decision_seconds(batch, model));
     std::fflush(stdout);
   }

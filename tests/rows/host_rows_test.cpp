@@ -53,6 +53,46 @@ TEST_CASE("copies of every length between all alignments, through the caches and
   }
 }
 
+TEST_CASE("rows of every length, without gaps and with, whatever the caches hold") {
+  using radixmlp::detail::Footprint;
+  constexpr std::int64_t source_rows = 31;
+  const std::vector<std::int32_t> map{3, 4, 5, 30, 0, 1, 17, 17, 9, 8, 7, 29, 30, 2, 11, 12, 13, 14, 15, 16, 28};
+  const auto rows = static_cast<std::int64_t>(map.size());
+  std::vector<std::int64_t> lengths;
+  for (std::int64_t bytes = 1; bytes <= 200; ++bytes) {
+    lengths.push_back(bytes);
+  }
+  for (const std::int64_t bytes : {255, 256, 300, 384, 1008, 1023, 1024, 1025, 1027, 2048, 2049, 3073, 6145}) {
+    lengths.push_back(bytes);
+  }
+  for (const std::int64_t bytes : lengths) {
+    for (const std::int64_t gap : {0, 3, 64}) {
+      for (const std::int64_t offset : {0, 1, 16}) {  // of the target in its cache line, more or less
+        const std::int64_t stride = bytes + gap;
+        const auto source = random_values<std::uint8_t>(static_cast<std::size_t>(source_rows * stride), 5);
+        std::vector<std::uint8_t> expected(static_cast<std::size_t>(rows * stride + 32), 0xee);
+        for (std::int64_t i = 0; i < rows; ++i) {
+          std::copy_n(source.begin() + map[static_cast<std::size_t>(i)] * stride, bytes,
+                      expected.begin() + 16 + offset + i * stride);
+        }
+        for (const Footprint footprint : {Footprint::core, Footprint::cache, Footprint::memory}) {
+          std::vector<std::uint8_t> target(expected.size(), 0xee);
+          const radixmlp::detail::ByteRows both{reinterpret_cast<const std::byte*>(source.data()),
+                                                reinterpret_cast<std::byte*>(target.data() + 16 + offset), stride,
+                                                stride, bytes};
+          radixmlp::detail::copy_mapped_rows<radixmlp::Bounds::trust>(both, map, source_rows, 0, 9, footprint);
+          radixmlp::detail::copy_mapped_rows<radixmlp::Bounds::zero>(both, map, source_rows, 9, rows, footprint);
+          if (target != expected) {
+            CAPTURE(bytes, gap, offset, static_cast<int>(footprint));
+            REQUIRE(target == expected);
+          }
+        }
+      }
+    }
+  }
+  CHECK(lengths.size() == 213);
+}
+
 TEST_CASE("more rows than the last-level cache holds") {
   // 36 MiB and more in all, so that long rows and runs are streamed: whole lines, odd widths, rows with a gap between.
   for (const auto& [width, gap] : {std::pair<std::int64_t, std::int64_t>{4096, 0}, {4099, 0}, {2051, 5}, {96, 0}}) {
@@ -96,7 +136,8 @@ TEST_CASE("rows that leave a run and come back to it are not taken for one") {
   std::vector<std::uint8_t> target(map.size() * width);
   const radixmlp::detail::ByteRows rows{reinterpret_cast<const std::byte*>(source.data()),
                                         reinterpret_cast<std::byte*>(target.data()), width, width, width};
-  radixmlp::detail::copy_mapped_rows(rows, map, 0, static_cast<std::int64_t>(map.size()), true);
+  radixmlp::detail::copy_mapped_rows<radixmlp::Bounds::trust>(rows, map, 64, 0, static_cast<std::int64_t>(map.size()),
+                                                              radixmlp::detail::Footprint::memory);
   for (std::size_t i = 0; i < map.size(); ++i) {
     CHECK(std::memcmp(target.data() + i * width, source.data() + static_cast<std::size_t>(map[i]) * width, width) == 0);
   }

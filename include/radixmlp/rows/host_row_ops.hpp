@@ -48,16 +48,22 @@ void scatter_to_slots(const Executor& executor, const PrefixIndexView& index, co
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     detail::copy_rows(
         executor, std::span(tensors).subspan(t, 1), index.compact_rows, mapped,
-        [&](const detail::ByteRows& rows, std::int64_t first, std::int64_t last, bool streams) {
-          for (std::int64_t i = first; i < last; ++i) {
-            const std::int64_t slot = slots[i];
-            if (slot >= 0 && (options.bounds == Bounds::trust || slot < target_rows[t])) {
-              detail::copy_or_zero_row(
-                  rows, slot,
-                  detail::bounded_row<options.bounds>(index.scatter[static_cast<std::size_t>(i)], index.compact_rows),
-                  streams);
+        [&](const detail::ByteRows& rows, std::int64_t first, std::int64_t last, detail::Footprint footprint) {
+          detail::with_row_copy(rows, footprint, [&](const auto& copy_row) {
+            for (std::int64_t i = first; i < last; ++i) {
+              const std::int64_t slot = slots[i];
+              if (slot < 0 || (options.bounds != Bounds::trust && slot >= target_rows[t])) {
+                continue;
+              }
+              const std::int32_t row =
+                  detail::bounded_row<options.bounds>(index.scatter[static_cast<std::size_t>(i)], index.compact_rows);
+              if (row == detail::zero_row) {
+                detail::zero_row_at(rows, slot);
+              } else {
+                copy_row(rows.target + slot * rows.target_stride, rows.source + row * rows.source_stride);
+              }
             }
-          }
+          });
         });
   }
 }
@@ -151,7 +157,9 @@ void copy_runs(const Executor& executor, const RowRuns& runs, const RowCopy<Sour
   for (const detail::ByteRows& rows : tensors) {
     executor.parallel_for(rows.row_bytes == 0 ? 0 : static_cast<std::int64_t>(runs.runs.size()), [&](std::int64_t r) {
       const RowRun& run = runs.runs[static_cast<std::size_t>(r)];
-      detail::copy_run(rows, run.target, run.source, run.rows, false);
+      detail::with_row_copy(rows, detail::Footprint::cache, [&](const auto& copy_row) {
+        detail::copy_run(rows, run.target, run.source, run.rows, detail::Footprint::cache, copy_row);
+      });
     });
   }
 }
@@ -165,9 +173,11 @@ void multicast_rows(const Executor& executor, const RowLists& lists, const RowCo
   const auto tensors = detail::checked_bytes(extents, copies...);
   for (const detail::ByteRows& rows : tensors) {
     executor.parallel_for(rows.row_bytes == 0 ? 0 : extents.source_rows, [&](std::int64_t j) {
-      for (const std::int32_t target_row : lists.of(static_cast<std::int32_t>(j))) {
-        detail::copy_run(rows, target_row, j, 1, false);
-      }
+      detail::with_row_copy(rows, detail::Footprint::cache, [&](const auto& copy_row) {
+        for (const std::int32_t target_row : lists.of(static_cast<std::int32_t>(j))) {
+          copy_row(rows.target + target_row * rows.target_stride, rows.source + j * rows.source_stride);
+        }
+      });
     });
   }
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <utility>
 
 #include "radixmlp/executor.hpp"
 #include "radixmlp/rows/row_map.hpp"
@@ -15,20 +16,33 @@ namespace radixmlp::inline v0::inline RADIXMLP_MODE {
 
 namespace detail {
 
-// Copies that together move more than this go past the caches, as far as they are long enough: what they write would be
-// gone from a cache of this size before anybody read it, and a line that is stored whole need not be read first.
-inline constexpr std::int64_t streaming_bytes = std::int64_t{32} * 1024 * 1024;
+// What a call reads and writes in all, and so what its copies have to mind.
+enum class Footprint : std::uint8_t {
+  core,   // a core's own cache holds it: to fetch a row ahead takes longer than to wait for it
+  cache,  // rows in random order are fetched ahead
+  // Copies go past the caches, as far as they are long enough: what they write would be gone from a cache of this size
+  // before anybody read it, and a line that is stored whole need not be read first.
+  memory,
+};
+[[nodiscard]] constexpr Footprint footprint_of(std::int64_t bytes) noexcept {
+  constexpr std::int64_t mib = std::int64_t{1024} * 1024;
+  return bytes <= mib ? Footprint::core : bytes <= 32 * mib ? Footprint::cache : Footprint::memory;
+}
 inline constexpr std::int64_t shortest_stream = 2048;
 
 inline constexpr std::int64_t cache_line = 64;
 
-// memcpy, but where the two sides lie differently in their cache lines, in blocks that compilers turn into vector
-// moves: glibc before 2.39 takes up to four times as long there on Zen 3 and 4 (`rep movsb`; benchmarks/README.md).
+// memcpy, but in equal pieces where the two sides lie differently in their cache lines: glibc before 2.39 takes up to
+// four times as long there on Zen 3 and 4, from 4 KiB on (`rep movsb`; benchmarks/README.md). A constant as the length
+// of a piece would become a `rep movsq` under g++.
 inline void copy_bytes(std::byte* target, const std::byte* source, std::int64_t bytes) noexcept {
+  constexpr std::int64_t longest = 3072;
   const auto apart = reinterpret_cast<std::uintptr_t>(target) - reinterpret_cast<std::uintptr_t>(source);
-  if (apart % cache_line != 0) {
-    for (; bytes >= cache_line; bytes -= cache_line, target += cache_line, source += cache_line) {
-      std::memcpy(target, source, cache_line);
+  if (bytes > longest && apart % cache_line != 0) {
+    for (const std::int64_t piece = bytes / (bytes / longest + 1); bytes > piece; bytes -= piece) {
+      std::memcpy(target, source, static_cast<std::size_t>(piece));
+      target += piece;
+      source += piece;
     }
   }
   std::memcpy(target, source, static_cast<std::size_t>(bytes));
@@ -76,8 +90,8 @@ inline void stream_lines(std::byte* target, const std::byte* source, std::int64_
   copy_bytes(target + at, source + at, bytes - at);
 }
 
-inline void copy_block(std::byte* target, const std::byte* source, std::int64_t bytes, bool streams) noexcept {
-  if (streams && bytes >= shortest_stream) {
+inline void copy_block(std::byte* target, const std::byte* source, std::int64_t bytes, Footprint footprint) noexcept {
+  if (footprint == Footprint::memory && bytes >= shortest_stream) {
     stream_bytes(target, source, bytes);
   } else {
     copy_bytes(target, source, bytes);
@@ -88,17 +102,124 @@ inline void copy_block(std::byte* target, const std::byte* source, std::int64_t 
   return rows.source_stride == rows.row_bytes && rows.target_stride == rows.row_bytes;
 }
 
+// 16 * vectors bytes, a vector after the other: clang++ stores those of one memcpy from the last to the first, which
+// took up to twice as long.
+template <int vectors>
+inline void copy_vectors(std::byte* target, const std::byte* source) noexcept {
+  const auto copy = [&]<int... i>(std::integer_sequence<int, i...>) {
+    (std::memcpy(target + 16 * i, source + 16 * i, 16), ...);
+  };
+  copy(std::make_integer_sequence<int, vectors>{});
+}
+
+// The rest of a row of 16 bytes or more, of which `done` are copied.
+inline void copy_tail(std::byte* target, const std::byte* source, std::int64_t row_bytes, std::int64_t done) noexcept {
+  const std::int64_t left = row_bytes - done;
+  if (left == 4) {
+    std::memcpy(target + done, source + done, 4);
+  } else if (left == 8) {
+    std::memcpy(target + done, source + done, 8);
+  } else if (left != 0) {
+    std::memcpy(target + row_bytes - 16, source + row_bytes - 16, 16);
+  }
+}
+
+// Copies of one row, each made for rows of some lengths: a call of memcpy takes longer than a short row does.
+
+template <int bytes>
+struct ElementRow {  // 1, 2, 4 or 8 bytes
+  static constexpr std::int64_t row_bytes = bytes;
+
+  void operator()(std::byte* target, const std::byte* source) const noexcept { std::memcpy(target, source, bytes); }
+};
+
+template <int half>
+struct TinyRow {  // from `half` bytes to twice as many
+  std::int64_t row_bytes;
+
+  void operator()(std::byte* target, const std::byte* source) const noexcept {
+    std::memcpy(target, source, half);
+    std::memcpy(target + row_bytes - half, source + row_bytes - half, half);
+  }
+};
+
+template <int vectors>
+struct ShortRow {  // from 16 * vectors bytes to 15 more
+  std::int64_t row_bytes;
+
+  void operator()(std::byte* target, const std::byte* source) const noexcept {
+    copy_vectors<vectors>(target, source);
+    copy_tail(target, source, row_bytes, 16 * vectors);
+  }
+};
+
+struct BlockRow {  // from 64 bytes on
+  std::int64_t row_bytes;
+
+  void operator()(std::byte* target, const std::byte* source) const noexcept {
+    std::int64_t at = 0;
+    for (; at + 64 <= row_bytes; at += 64) {
+      copy_vectors<4>(target + at, source + at);
+    }
+    for (; at + 16 <= row_bytes; at += 16) {
+      copy_vectors<1>(target + at, source + at);
+    }
+    copy_tail(target, source, row_bytes, at);
+  }
+};
+
+struct LongRow {
+  std::int64_t row_bytes;
+  Footprint footprint;
+
+  void operator()(std::byte* target, const std::byte* source) const noexcept {
+    copy_block(target, source, row_bytes, footprint);
+  }
+};
+
+// f(copy_row) with the one whose copy_row(target, source) is the fastest for these rows. Where copies wait for a cache
+// beyond the core's own, blocks win over memcpy only on rows whose two ends lie differently in their cache lines.
+template <class F>
+void with_row_copy(const ByteRows& rows, Footprint footprint, const F& f) noexcept {
+  constexpr int most_vectors = 7;
+  constexpr std::int64_t longest_in_blocks = 1024;
+  const std::int64_t bytes = rows.row_bytes;
+  const auto apart = reinterpret_cast<std::intptr_t>(rows.target) - reinterpret_cast<std::intptr_t>(rows.source);
+  const bool alike = (apart | rows.source_stride | rows.target_stride) % cache_line == 0;
+  const auto takes = [&](bool does, const auto& copy_row) {
+    if (does) {
+      f(copy_row);
+    }
+    return does;
+  };
+  const auto takes_short = [&]<int... i>(std::integer_sequence<int, i...>) {
+    return (takes(bytes / 16 == i + 1, ShortRow<i + 1>{bytes}) || ...);
+  };
+  if (takes_short(std::make_integer_sequence<int, most_vectors>{}) || takes(bytes == 1, ElementRow<1>{}) ||
+      takes(bytes == 2, ElementRow<2>{}) || takes(bytes == 4, ElementRow<4>{}) || takes(bytes == 8, ElementRow<8>{}) ||
+      takes(bytes < 4, TinyRow<2>{bytes}) || takes(bytes < 8, TinyRow<4>{bytes}) ||
+      takes(bytes < 16, TinyRow<8>{bytes})) {
+    return;
+  }
+  if (bytes <= longest_in_blocks && (footprint == Footprint::core || !alike)) {
+    f(BlockRow{bytes});
+  } else {
+    f(LongRow{bytes, footprint});
+  }
+}
+
 // `count` rows from `source_row` on become rows from `target_row` on: one block where both sides are contiguous.
-inline void copy_run(const ByteRows& rows, std::int64_t target_row, std::int64_t source_row, std::int64_t count,
-                     bool streams) noexcept {
+template <class CopyRow>
+void copy_run(const ByteRows& rows, std::int64_t target_row, std::int64_t source_row, std::int64_t count,
+              Footprint footprint, CopyRow copy_row) noexcept {
   std::byte* target = rows.target + target_row * rows.target_stride;
   const std::byte* source = rows.source + source_row * rows.source_stride;
-  if (is_contiguous(rows)) {
-    copy_block(target, source, count * rows.row_bytes, streams);
+  if (count > 1 && is_contiguous(rows)) {
+    copy_block(target, source, count * rows.row_bytes, footprint);
     return;
   }
   for (; count > 0; --count, target += rows.target_stride, source += rows.source_stride) {
-    copy_block(target, source, rows.row_bytes, streams);
+    copy_row(target, source);
   }
 }
 
@@ -110,86 +231,8 @@ inline void prefetch_row(const std::byte* row, std::int64_t row_bytes) noexcept 
   }
 }
 
-// copy(target_row, source_row, count) for the runs of target rows first .. last, which are stretches of the map that
-// count up by one. What does not follow the row before it is fetched ahead.
-template <class Copy>
-void for_each_run(const ByteRows& rows, std::span<const std::int32_t> map, std::int64_t first, std::int64_t last,
-                  const Copy& copy) noexcept {
-  constexpr std::int64_t ahead = 8;  // rows
-  const std::int32_t* const source = map.data();
-  const ByteRows r = rows;  // a copy: a compiler knows that writing rows does not change it
-  for (std::int64_t i = first; i < last;) {
-    if (const std::int64_t next = i + ahead; next < last && source[next] != source[next - 1] + 1) {
-      prefetch_row(r.source + source[next] * r.source_stride, r.row_bytes);
-    }
-    std::int64_t count = 1;
-    while (i + count < last && source[i + count] == source[i] + count) {
-      ++count;
-    }
-    copy(i, source[i], count);
-    i += count;
-  }
-}
-
-// Target rows first .. last. Rows without gaps have a loop of their own, up to a tenth faster where they are short.
-inline void copy_mapped_rows(const ByteRows& rows, std::span<const std::int32_t> map, std::int64_t first,
-                             std::int64_t last, bool streams) noexcept {
-  if (is_contiguous(rows)) {
-    for_each_run(rows, map, first, last,
-                 [target = rows.target, source = rows.source, bytes = rows.row_bytes, streams](
-                     std::int64_t target_row, std::int64_t source_row, std::int64_t count) {
-                   copy_block(target + target_row * bytes, source + source_row * bytes, count * bytes, streams);
-                 });
-  } else {
-    for_each_run(rows, map, first, last,
-                 [&rows, streams](std::int64_t target_row, std::int64_t source_row, std::int64_t count) {
-                   copy_run(rows, target_row, source_row, count, streams);
-                 });
-  }
-}
-
-// The same for `gather`, whose runs are known: the new rows of each sequence. No map is read.
-inline void copy_new_rows(const ByteRows& rows, const PrefixIndexView& index, std::int64_t first, std::int64_t last,
-                          bool streams) noexcept {
-  const std::span<const std::int32_t> cu = index.compact_cu;
-  for (auto s = static_cast<std::size_t>(std::upper_bound(cu.begin(), cu.end(), first) - cu.begin()); first < last;
-       ++s) {
-    const std::int64_t end = last < cu[s] ? last : cu[s];
-    copy_run(rows, first, index.ragged_cu[s] - cu[s] + first, end - first, streams);
-    first = end;
-  }
-}
-
-inline void zero_rows(const ByteRows& rows, std::int64_t first, std::int64_t last) noexcept {
-  for (std::int64_t i = first; i < last && rows.row_bytes > 0; ++i) {  // rows without width may be nowhere
-    std::memset(rows.target + i * rows.target_stride, 0, static_cast<std::size_t>(rows.row_bytes));
-  }
-}
-
-// copy(tensor, first, last, streams) for all target rows of every tensor, in tasks of about 256 KiB, enough to hide the
-// cost of handing one out. `source_rows` is how many different rows are read.
-template <HostExecutor Executor, class Copy>
-void copy_rows(const Executor& executor, std::span<const ByteRows> tensors, std::int64_t source_rows,
-               std::int64_t target_rows, const Copy& copy) {
-  constexpr std::int64_t task_bytes = std::int64_t{256} * 1024;
-  std::int64_t row_bytes = 0;
-  for (const ByteRows& rows : tensors) {
-    row_bytes += rows.row_bytes;
-  }
-  const bool streams = (source_rows + target_rows) * row_bytes > streaming_bytes;
-  for (const ByteRows& rows : tensors) {
-    if (rows.row_bytes == 0) {
-      continue;
-    }
-    const std::int64_t task_rows = rows.row_bytes < task_bytes ? task_bytes / rows.row_bytes : 1;
-    executor.parallel_for((target_rows + task_rows - 1) / task_rows, [&](std::int64_t task) {
-      const std::int64_t first = task * task_rows;
-      copy(rows, first, target_rows < first + task_rows ? target_rows : first + task_rows, streams);
-      if (streams) {
-        RADIXMLP_STREAM_FENCE();
-      }
-    });
-  }
+inline void zero_row_at(const ByteRows& rows, std::int64_t row) noexcept {
+  std::memset(rows.target + row * rows.target_stride, 0, static_cast<std::size_t>(rows.row_bytes));
 }
 
 // map[i] as a row of the source, or zero_row.
@@ -203,6 +246,120 @@ template <Bounds bounds>
   return row;
 }
 
+inline constexpr std::int64_t rows_ahead = 8;
+
+// Row i of the target is row map[i] of the source, for `count` rows without gaps. Stretches of the map that count up by
+// one are runs; what does not follow the row before it is fetched ahead.
+template <bool fetches, class CopyRow>
+void copy_contiguous_rows(std::byte* target, const std::byte* source, const std::int32_t* map, std::int64_t count,
+                          Footprint footprint, CopyRow copy_row) noexcept {
+  for (std::int64_t i = 0; i < count;) {
+    if (const std::int64_t next = i + rows_ahead; fetches && next < count && map[next] != map[next - 1] + 1) {
+      prefetch_row(source + map[next] * copy_row.row_bytes, copy_row.row_bytes);
+    }
+    const std::int32_t row = map[i];
+    if (i + 1 < count && map[i + 1] == row + 1) {
+      std::int64_t run = 2;
+      while (i + run < count && map[i + run] == row + run) {
+        ++run;
+      }
+      copy_block(target + i * copy_row.row_bytes, source + row * copy_row.row_bytes, run * copy_row.row_bytes,
+                 footprint);
+      i += run;
+    } else {
+      copy_row(target + i * copy_row.row_bytes, source + row * copy_row.row_bytes);
+      ++i;
+    }
+  }
+}
+
+// The same for rows with gaps, and for entries that may mean none.
+template <Bounds bounds, class CopyRow>
+void copy_strided_rows(ByteRows rows, const std::int32_t* map, std::int64_t source_rows, std::int64_t first,
+                       std::int64_t last, bool fetches, CopyRow copy_row) noexcept {
+  for (std::int64_t i = first; i < last; ++i) {
+    if (fetches && i + rows_ahead < last) {
+      const std::int32_t next = bounded_row<bounds>(map[i + rows_ahead], source_rows);
+      if (next != zero_row) {
+        prefetch_row(rows.source + next * rows.source_stride, rows.row_bytes);
+      }
+    }
+    const std::int32_t row = bounded_row<bounds>(map[i], source_rows);
+    if (row == zero_row) {
+      zero_row_at(rows, i);
+    } else {
+      copy_row(rows.target + i * rows.target_stride, rows.source + row * rows.source_stride);
+    }
+  }
+}
+
+// Target rows first .. last along a map. Rows that are so short that the processor sees the next ones anyway are not
+// fetched ahead.
+template <Bounds bounds>
+void copy_mapped_rows(const ByteRows& rows, std::span<const std::int32_t> map, std::int64_t source_rows,
+                      std::int64_t first, std::int64_t last, Footprint footprint) noexcept {
+  const bool fetches = footprint != Footprint::core && rows.row_bytes > cache_line;
+  with_row_copy(rows, footprint, [&](auto copy_row) {
+    if constexpr (bounds == Bounds::trust || bounds == Bounds::trap) {
+      if (is_contiguous(rows)) {
+        const auto copy =
+            fetches ? copy_contiguous_rows<true, decltype(copy_row)> : copy_contiguous_rows<false, decltype(copy_row)>;
+        copy(rows.target + first * rows.target_stride, rows.source, map.data() + first, last - first, footprint,
+             copy_row);
+        return;
+      }
+    }
+    copy_strided_rows<bounds>(rows, map.data(), source_rows, first, last, fetches, copy_row);
+  });
+}
+
+// The same for `gather`, whose runs are known: the new rows of each sequence. No map is read.
+inline void copy_new_rows(const ByteRows& rows, const PrefixIndexView& index, std::int64_t first, std::int64_t last,
+                          Footprint footprint) noexcept {
+  const std::span<const std::int32_t> cu = index.compact_cu;
+  with_row_copy(rows, footprint, [&](auto copy_row) {
+    std::int64_t at = first;
+    for (auto s = static_cast<std::size_t>(std::upper_bound(cu.begin(), cu.end(), first) - cu.begin()); at < last;
+         ++s) {
+      const std::int64_t end = last < cu[s] ? last : cu[s];
+      copy_run(rows, at, index.ragged_cu[s] - cu[s] + at, end - at, footprint, copy_row);
+      at = end;
+    }
+  });
+}
+
+inline void zero_rows(const ByteRows& rows, std::int64_t first, std::int64_t last) noexcept {
+  for (std::int64_t i = first; i < last && rows.row_bytes > 0; ++i) {  // rows without width may be nowhere
+    zero_row_at(rows, i);
+  }
+}
+
+// copy(tensor, first, last, footprint) for all target rows of every tensor, in tasks of about 256 KiB, enough to hide
+// the cost of handing one out. `source_rows` is how many different rows are read.
+template <HostExecutor Executor, class Copy>
+void copy_rows(const Executor& executor, std::span<const ByteRows> tensors, std::int64_t source_rows,
+               std::int64_t target_rows, const Copy& copy) {
+  constexpr std::int64_t task_bytes = std::int64_t{256} * 1024;
+  std::int64_t row_bytes = 0;
+  for (const ByteRows& rows : tensors) {
+    row_bytes += rows.row_bytes;
+  }
+  const Footprint footprint = footprint_of((source_rows + target_rows) * row_bytes);
+  for (const ByteRows& rows : tensors) {
+    if (rows.row_bytes == 0) {
+      continue;
+    }
+    const std::int64_t task_rows = rows.row_bytes < task_bytes ? task_bytes / rows.row_bytes : 1;
+    executor.parallel_for((target_rows + task_rows - 1) / task_rows, [&](std::int64_t task) {
+      const std::int64_t first = task * task_rows;
+      copy(rows, first, target_rows < first + task_rows ? target_rows : first + task_rows, footprint);
+      if (footprint == Footprint::memory) {
+        RADIXMLP_STREAM_FENCE();
+      }
+    });
+  }
+}
+
 template <Bounds bounds>
 void check_entries_in_rows(std::span<const std::int32_t> map, std::int64_t source_rows) {
   if constexpr (bounds == Bounds::trap) {
@@ -212,15 +369,6 @@ void check_entries_in_rows(std::span<const std::int32_t> map, std::int64_t sourc
                            source_rows));
       }
     }
-  }
-}
-
-inline void copy_or_zero_row(const ByteRows& rows, std::int64_t target_row, std::int32_t source_row,
-                             bool streams) noexcept {
-  if (source_row == zero_row) {
-    zero_rows(rows, target_row, target_row + 1);
-  } else {
-    copy_run(rows, target_row, source_row, 1, streams);
   }
 }
 
@@ -240,16 +388,8 @@ void map_rows(const Executor& executor, const RowMap& map, const RowCopy<Sources
   detail::check_entries_in_rows<options.bounds>(entries, map.source_rows);
   detail::copy_rows(
       executor, tensors, std::min(map.source_rows, mapped), mapped,
-      [&](const detail::ByteRows& rows, std::int64_t first, std::int64_t last, bool streams) {
-        if constexpr (options.bounds == Bounds::trust || options.bounds == Bounds::trap) {
-          detail::copy_mapped_rows(rows, entries, first, last, streams);
-        } else {
-          for (std::int64_t i = first; i < last; ++i) {
-            detail::copy_or_zero_row(
-                rows, i, detail::bounded_row<options.bounds>(entries[static_cast<std::size_t>(i)], map.source_rows),
-                streams);
-          }
-        }
+      [&](const detail::ByteRows& rows, std::int64_t first, std::int64_t last, detail::Footprint footprint) {
+        detail::copy_mapped_rows<options.bounds>(rows, entries, map.source_rows, first, last, footprint);
       });
   for (const detail::ByteRows& rows : tensors) {
     detail::zero_rows(rows, mapped, map.target_rows);
@@ -266,14 +406,15 @@ void gather_rows(const Executor& executor, const PrefixIndexView& index, const R
   if (mapped < 0) {
     return;
   }
-  detail::copy_rows(executor, tensors, mapped, mapped,
-                    [&](const detail::ByteRows& rows, std::int64_t first, std::int64_t last, bool streams) {
-                      if (index.compact_cu.empty()) {
-                        detail::copy_mapped_rows(rows, map.map, first, last, streams);
-                      } else {
-                        detail::copy_new_rows(rows, index, first, last, streams);
-                      }
-                    });
+  detail::copy_rows(
+      executor, tensors, mapped, mapped,
+      [&](const detail::ByteRows& rows, std::int64_t first, std::int64_t last, detail::Footprint footprint) {
+        if (index.compact_cu.empty()) {
+          detail::copy_mapped_rows<Bounds::trust>(rows, map.map, map.source_rows, first, last, footprint);
+        } else {
+          detail::copy_new_rows(rows, index, first, last, footprint);
+        }
+      });
   for (const detail::ByteRows& rows : tensors) {
     detail::zero_rows(rows, mapped, index.padded_rows);
   }

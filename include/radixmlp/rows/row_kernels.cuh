@@ -298,8 +298,9 @@ __global__ void __launch_bounds__(row_threads) RADIXMLP_HIDDEN
   }
 }
 
-// Programmatic dependent launch, of which a launch in order sees nothing: the kernels before this one have ended and what
-// they wrote is there; the next may start, which brings its blocks here only when no block of this kernel waits for room.
+// Programmatic dependent launch, of which a launch in order sees nothing: the kernels before this one have ended and
+// what they wrote is there; the next may start, which brings its blocks here only when no block of this kernel waits
+// for room.
 __device__ __forceinline__ void wait_for_kernels_before() {
   if constexpr (RADIXMLP_DEVICE_HAS_DEPENDENT_LAUNCH) {
     asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -30,9 +30,10 @@ enum class Caching : std::uint8_t {
 // When a kernel may start. The host knows in_order alone.
 enum class LaunchOrder : std::uint8_t {
   in_order,  // when all before it in the stream has ended
-  // Programmatic dependent launch (compute capability 9.0; elsewhere in_order): while the kernel before it in the stream
-  // ends, or from where that one allows it (griddepcontrol.launch_dependents). It waits for that kernel before it reads
-  // or writes any memory, and lets the next one start as early: if that is launched so too, it must wait likewise.
+  // Programmatic dependent launch (compute capability 9.0; elsewhere in_order): while the kernel before it in the
+  // stream ends, or from where that one allows it (griddepcontrol.launch_dependents). It waits for that kernel before
+  // it reads or writes any memory, and lets the next one start as early: if that is launched so too, it must wait
+  // likewise.
   programmatic,
 };
 
