@@ -62,7 +62,7 @@ TEST_CASE("rows of every length, without gaps and with, whatever the caches hold
   for (std::int64_t bytes = 1; bytes <= 200; ++bytes) {
     lengths.push_back(bytes);
   }
-  for (const std::int64_t bytes : {255, 256, 300, 384, 1008, 1023, 1024, 1025, 1027, 2048, 2049, 3073, 6145}) {
+  for (const std::int64_t bytes : {255, 256, 300, 639, 640, 641, 1023, 1024, 1025, 2048, 2049, 3073, 6145}) {
     lengths.push_back(bytes);
   }
   for (const std::int64_t bytes : lengths) {

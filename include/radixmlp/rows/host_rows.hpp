@@ -182,10 +182,10 @@ struct LongRow {
 template <class F>
 void with_row_copy(const ByteRows& rows, Footprint footprint, const F& f) noexcept {
   constexpr int most_vectors = 7;
-  constexpr std::int64_t longest_in_blocks = 1024;
   const std::int64_t bytes = rows.row_bytes;
   const auto apart = reinterpret_cast<std::intptr_t>(rows.target) - reinterpret_cast<std::intptr_t>(rows.source);
   const bool alike = (apart | rows.source_stride | rows.target_stride) % cache_line == 0;
+  const std::int64_t longest_in_blocks = footprint == Footprint::core ? 640 : alike ? 0 : 1024;
   const auto takes = [&](bool does, const auto& copy_row) {
     if (does) {
       f(copy_row);
@@ -201,7 +201,7 @@ void with_row_copy(const ByteRows& rows, Footprint footprint, const F& f) noexce
       takes(bytes < 16, TinyRow<8>{bytes})) {
     return;
   }
-  if (bytes <= longest_in_blocks && (footprint == Footprint::core || !alike)) {
+  if (bytes <= longest_in_blocks) {
     f(BlockRow{bytes});
   } else {
     f(LongRow{bytes, footprint});
