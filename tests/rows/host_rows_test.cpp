@@ -82,9 +82,8 @@ TEST_CASE("rows of every length, without gaps and with, whatever the caches hold
                                                 stride, bytes};
           radixmlp::detail::copy_mapped_rows<radixmlp::Bounds::trust>(both, map, source_rows, 0, 9, footprint);
           radixmlp::detail::copy_mapped_rows<radixmlp::Bounds::zero>(both, map, source_rows, 9, rows, footprint);
-          if (target != expected) {
-            CAPTURE(bytes, gap, offset, static_cast<int>(footprint));
-            REQUIRE(target == expected);
+          if (!same_bytes(target, expected)) {
+            FAIL(bytes << " bytes, gap " << gap << ", offset " << offset << ", " << static_cast<int>(footprint));
           }
         }
       }
