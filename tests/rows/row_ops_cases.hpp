@@ -254,6 +254,50 @@ TEST_CASE("scatter_to_slots: K and V of different widths, int32 and int64 slots,
   check_slots_call<options>(some_slots<std::int64_t>(n, 101, 3), 101, 8, 4096);
 }
 
+namespace {
+
+// Moves rows whose scatter names rows outside, and compares the cache with what the policy means.
+template <RowOptions options>
+void check_outside_slots() {
+  constexpr std::int64_t width = 20, cache_rows = 101;
+  const Maps maps(sharing_spec());
+  const PrefixIndexView& named = maps.host.view();
+  const std::span<std::int32_t> scatter(const_cast<std::int32_t*>(named.scatter.data()), named.scatter.size());
+  const std::vector<std::int32_t> outside{-1, named.compact_rows, INT32_MAX, INT32_MIN};
+  for (std::size_t i = 1; i < scatter.size(); i += 3) {
+    scatter[i] = outside[i % outside.size()];
+  }
+  const typename Backend::Index index(named);
+  const auto slots = some_slots<std::int32_t>(named.ragged_rows, cache_rows, 5);
+  const auto compact = random_values<Fp32>(static_cast<std::size_t>(named.compact_rows * width), 1);
+  auto expected = random_values<Fp32>(static_cast<std::size_t>(cache_rows * width), 2);
+  Backend backend;
+  typename Backend::template Array<Fp32> compact_there(compact), cache_there(expected);
+  typename Backend::template Array<std::int32_t> slots_there(slots);
+  scatter_to_slots<options>(backend.where(), index.view(),
+                            std::span<const std::int32_t>(slots_there.data(), slots.size()),
+                            RowCopy{RowView<const Fp32>(compact_there.data(), named.compact_rows, width),
+                                    RowView<Fp32>(cache_there.data(), cache_rows, width)});
+  backend.synchronize();
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    const std::int64_t row = meant(options.bounds, scatter[i], named.compact_rows);
+    for (std::int64_t c = 0; slots[i] >= 0 && c < width; ++c) {
+      expected[static_cast<std::size_t>(slots[i] * width + c)] =
+          row < 0 ? Fp32{0} : compact[static_cast<std::size_t>(row * width + c)];
+    }
+  }
+  CHECK(same_bytes(cache_there.download(), expected));
+}
+
+}  // namespace
+
+TEST_CASE("scatter_to_slots: rows outside are zero or clamped as asked") {
+  if (skip_without(Backend::present(), "CUDA device"))
+    return;
+  check_outside_slots<RowOptions{.bounds = Bounds::zero}>();
+  check_outside_slots<RowOptions{.bounds = Bounds::clamp}>();
+}
+
 TEST_CASE("scatter_to_slots of an index for a capacity writes the rows of its batch, or nothing") {
   if (skip_without(Backend::present(), "CUDA device"))
     return;
