@@ -97,12 +97,14 @@ class LayerBenchmark {
 
   [[nodiscard]] const example::ModelConfig& config() const { return config_; }
 
-  // The ways take turns for some rounds, each as often as fits into `turn_seconds`, at least once. Sums over the
-  // layer's pieces of each one's median: what slows the machine for less than a layer takes does not count.
+  // The ways take turns for some rounds, each as often as fits into `turn_seconds`, at least once; another one begins
+  // each round, so that no rhythm of the machine's hits one of them alone. Sums over the layer's pieces of each one's
+  // median: what slows the machine for less than a layer takes does not count.
   std::array<LayerTime, ways.size()> measure(const Batch& batch, int rounds, double turn_seconds = 0) {
     std::array<std::vector<LayerPieces>, ways.size()> samples;
     for (int round = 0; round < rounds; ++round) {
-      for (std::size_t w = 0; w < ways.size(); ++w) {
+      for (std::size_t turn = 0; turn < ways.size(); ++turn) {
+        const std::size_t w = (turn + static_cast<std::size_t>(round)) % ways.size();
         double spent = 0;
         do {
           samples[w].push_back(run(batch, ways[w]));
@@ -320,7 +322,7 @@ int workload_table(LayerBenchmark& benchmark) {
   for (const std::filesystem::path& file : files) {
     const auto requests = radixmlp_bench::load_requests(file.string(), 20'000);
     const Batch batch = radixmlp_bench::batches(requests, 16'384).front();
-    const auto times = benchmark.measure(batch, 5, 1.5);
+    const auto times = benchmark.measure(batch, 7, 1.5);
     const IndexStats stats = benchmark.stats();
     const radixmlp::CompactionDecision decision = model.decide(stats, all);
     std::string cells;
