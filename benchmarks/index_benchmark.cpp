@@ -148,9 +148,10 @@ class Comparison {
     const std::vector<Timing> timings = interleave(timing_, callables);
     const auto& [ours, baseline, native] = std::tie(timings[0], timings[1], timings[2]);
     const double roof = with_roofline ? timings[3].us : no_figure;
-    report_.add({name}, {gamma, ours.us, ours.first_us, native.us, baseline.us, baseline.us / ours.us,
-                         baseline.first_us / ours.first_us, baseline.us / native.us, roof, ours.us / roof});
-    return baseline.us / ours.us;
+    report_.add({name}, {gamma, ours.us, ours.first_us, native.us, baseline.us, ratio(baseline, ours),
+                         baseline.first_us / ours.first_us, ratio(baseline, native), roof,
+                         with_roofline ? ratio(ours, timings[3]) : no_figure});
+    return ratio(baseline, ours);
   }
 
   // The same shape with what the defaults leave out: a trie that has to allocate, and the published method's inputs and
@@ -180,7 +181,7 @@ class Comparison {
                     benchmark::ClobberMemory();
                   }});
     const auto report = [&](const std::string& variant, const Timing& ours) {
-      report_.add({name + variant}, {gamma, ours.us, ours.first_us, no_figure, timings[0].us, timings[0].us / ours.us,
+      report_.add({name + variant}, {gamma, ours.us, ours.first_us, no_figure, timings[0].us, ratio(timings[0], ours),
                                      timings[0].first_us / ours.first_us, no_figure, no_figure, no_figure});
     };
     report(", new trie each call", timings[1]);
@@ -277,9 +278,9 @@ void compare_doubling(const Options& options, Report::Facts facts) {
   const auto add = [&](const std::string& name, const Batch& once, const Batch& twice) {
     const auto build = [&](const Batch& batch) { benchmark::DoNotOptimize(trie.build(batch.view()).scatter.data()); };
     const std::vector<Timing> timings = interleave(timing, {[&] { build(once); }, [&] { build(twice); }});
-    const double us[] = {timings[0].us, timings[1].us};
     const double rows_ratio = static_cast<double>(twice.tokens.size()) / static_cast<double>(once.tokens.size());
-    report.add({name}, {static_cast<double>(once.tokens.size()), us[0], us[1], us[1] / us[0] * 2 / rows_ratio});
+    report.add({name}, {static_cast<double>(once.tokens.size()), timings[0].us, timings[1].us,
+                        ratio(timings[1], timings[0]) * 2 / rows_ratio});
   };
   add("one-token sequences", one_token_sequences(128 * scale), one_token_sequences(256 * scale));
   add("comb", growing_prefixes(scale, true), growing_prefixes(longer, true));
@@ -300,7 +301,7 @@ void compare_threads(const Options& options, Report::Facts facts) {
   };
   const std::vector<Timing> spins =
       interleave(timing, {[&] { radixmlp::serial.parallel_for(2, spin); }, [&] { pool.parallel_for(2, spin); }});
-  report.add({"arithmetic"}, {no_figure, spins[0].us, spins[1].us, spins[0].us / spins[1].us});
+  report.add({"arithmetic"}, {no_figure, spins[0].us, spins[1].us, ratio(spins[0], spins[1])});
   radixmlp::PrefixTrie one;
   radixmlp::PrefixTrie two;
   for (const std::size_t sequences :
@@ -317,7 +318,7 @@ void compare_threads(const Options& options, Report::Facts facts) {
           interleave(timing, {[&] { benchmark::DoNotOptimize(one.build(batch.view()).scatter.data()); },
                               [&] { benchmark::DoNotOptimize(two.build(batch.view(), {}, pool).scatter.data()); }});
       report.add({shape_name(sequences, shared)}, {static_cast<double>(batch.tokens.size()), timings[0].us,
-                                                   timings[1].us, timings[0].us / timings[1].us});
+                                                   timings[1].us, ratio(timings[0], timings[1])});
     }
   }
 }

@@ -106,7 +106,8 @@ class Comparison {
       : report_({"rows", "call", "map", "working set"},
                 {"us", "GB/s", "elements us", "ratio", "row copy us", "row ratio", "again", "memcpy us", "to roof"},
                 std::move(facts)) {
-    timing_ = options.smoke ? InterleaveOptions{.seconds = 0.01, .min_rounds = 1} : InterleaveOptions{.seconds = 0.2};
+    timing_ = options.smoke ? InterleaveOptions{.seconds = 0.01, .min_rounds = 1}
+                            : InterleaveOptions{.seconds = 1, .min_rounds = 9};
   }
 
   template <class T>
@@ -179,14 +180,15 @@ class Comparison {
                                std::memcpy(target.data(), source.data(), elements * sizeof(T));
                                benchmark::ClobberMemory();
                              }});
+    const Timing &call_time = timings[0], &element_time = timings[1], &row_time = timings[2], &roof_time = timings[4];
     const double bytes_moved = 2 * static_cast<double>(elements * sizeof(T));
-    report_.add(std::move(names), {timings[0].us, bytes_moved / timings[0].us / 1e3, timings[1].us,
-                                   timings[1].us / timings[0].us, timings[2].us, timings[2].us / timings[0].us,
-                                   timings[2].us / timings[3].us, timings[4].us, timings[0].us / timings[4].us});
-    over_elements_.push_back(timings[1].us / timings[0].us);
-    over_rows_.push_back(timings[2].us / timings[0].us);
-    again_.push_back(timings[2].us / timings[3].us);
-    to_roof_.push_back(timings[0].us / timings[4].us);
+    over_elements_.push_back(ratio(element_time, call_time));
+    over_rows_.push_back(ratio(row_time, call_time));
+    again_.push_back(ratio(row_time, timings[3]));
+    to_roof_.push_back(ratio(call_time, roof_time));
+    report_.add(std::move(names),
+                {call_time.us, bytes_moved / call_time.us / 1e3, element_time.us, over_elements_.back(), row_time.us,
+                 over_rows_.back(), again_.back(), roof_time.us, to_roof_.back()});
   }
 
   InterleaveOptions timing_;
@@ -200,8 +202,8 @@ int run(int argc, char** argv) {
   const std::vector<std::vector<std::int32_t>> sample =
       load_requests(options.data.empty() ? RADIXMLP_SAMPLE : options.data);
   Comparison comparison(options, describe_run(argc, argv));
-  if (!options.smoke) {  // in the core's own cache; 300 bytes start anywhere in a cache line
-    for (const std::int64_t width : {1, 5, 16, 75, 256, 1024}) {
+  if (!options.smoke) {  // in the core's own cache; 300 and 804 bytes start anywhere in a cache line
+    for (const std::int64_t width : {1, 5, 16, 75, 201, 256, 1024}) {
       comparison.add<float>(sample, width, mib / 2);
     }
   }

@@ -23,11 +23,19 @@ inline double median(std::vector<double> values) {
   return *middle;
 }
 
-// Microseconds a call, medians.
+// Microseconds a call.
 struct Timing {
-  double us;        // with caches and branch predictors that know the work
-  double first_us;  // after the others' turn
+  std::vector<double> rounds;  // with caches and branch predictors that know the work
+  double us;                   // their median
+  double first_us;             // median of the calls right after another's turn
 };
+
+// The time of `one` over that of `other`, the median of their rounds: what slows a whole round down drops out.
+inline double ratio(const Timing& one, const Timing& other) {
+  std::vector<double> ratios(one.rounds.size());
+  std::transform(one.rounds.begin(), one.rounds.end(), other.rounds.begin(), ratios.begin(), std::divides<>());
+  return median(std::move(ratios));
+}
 
 // They take turns, so that a slow spell of the machine hits all of them and their ratios hold; in another order each
 // round, since what one leaves in the caches is another's to find, but nobody follows himself. Before each sample a
@@ -88,7 +96,8 @@ inline std::vector<Timing> interleave(const InterleaveOptions& options,
   }
   std::vector<Timing> timings;
   for (Contestant& contestant : contestants) {
-    timings.push_back({median(std::move(contestant.samples)), median(std::move(contestant.first))});
+    const double us = median(contestant.samples);
+    timings.push_back({std::move(contestant.samples), us, median(std::move(contestant.first))});
   }
   return timings;
 }

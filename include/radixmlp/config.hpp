@@ -92,6 +92,13 @@
 #define RADIXMLP_STREAM_FENCE() static_cast<void>(0)
 #endif
 
+// Whether the processor that runs this is AMD's.
+#if defined(__x86_64__) || defined(__i386__)
+#define RADIXMLP_ON_AMD() (__builtin_cpu_is("amd") != 0)
+#else
+#define RADIXMLP_ON_AMD() false
+#endif
+
 // Whether the device code can wait for the kernels before it (griddepcontrol).
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 #define RADIXMLP_DEVICE_HAS_DEPENDENT_LAUNCH true

@@ -51,6 +51,12 @@ TEST_CASE("copies of every length between all alignments, through the caches and
     CAPTURE(bytes);
     REQUIRE(failures(bytes, radixmlp::detail::stream_bytes) == 0);
   }
+  // What rows of 4 KiB and more take on AMD.
+  for (const std::int64_t bytes : {3071, 3072, 3073, 4096, 6143, 6144, 6145, 16384, 20001}) {
+    CAPTURE(bytes);
+    REQUIRE(failures(bytes, radixmlp::detail::copy_in_pieces) == 0);
+    REQUIRE(failures(bytes, radixmlp::detail::copy_bytes) == 0);
+  }
 }
 
 TEST_CASE("rows of every length, without gaps and with, whatever the caches hold") {

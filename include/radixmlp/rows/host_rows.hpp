@@ -32,20 +32,27 @@ inline constexpr std::int64_t shortest_stream = 2048;
 
 inline constexpr std::int64_t cache_line = 64;
 
-// memcpy, but in equal pieces where the two sides lie differently in their cache lines: glibc before 2.39 takes up to
-// four times as long there on Zen 3 and 4, from 4 KiB on (`rep movsb`; benchmarks/README.md). A constant as the length
-// of a piece would become a `rep movsq` under g++.
-inline void copy_bytes(std::byte* target, const std::byte* source, std::int64_t bytes) noexcept {
+// A constant as the length of a piece would become a `rep movsq` under g++.
+inline void copy_in_pieces(std::byte* target, const std::byte* source, std::int64_t bytes) noexcept {
   constexpr std::int64_t longest = 3072;
-  const auto apart = reinterpret_cast<std::uintptr_t>(target) - reinterpret_cast<std::uintptr_t>(source);
-  if (bytes > longest && apart % cache_line != 0) {
-    for (const std::int64_t piece = bytes / (bytes / longest + 1); bytes > piece; bytes -= piece) {
-      std::memcpy(target, source, static_cast<std::size_t>(piece));
-      target += piece;
-      source += piece;
-    }
+  for (const std::int64_t piece = bytes / (bytes / longest + 1); bytes > piece; bytes -= piece) {
+    std::memcpy(target, source, static_cast<std::size_t>(piece));
+    target += piece;
+    source += piece;
   }
   std::memcpy(target, source, static_cast<std::size_t>(bytes));
+}
+
+// memcpy, but on AMD in pieces where the two sides lie differently in their cache lines: glibc before 2.39 takes up to
+// four times as long there on Zen 3 and 4, from 4 KiB on (`rep movsb`; benchmarks/README.md). Elsewhere pieces cost 1
+// to 5%.
+inline void copy_bytes(std::byte* target, const std::byte* source, std::int64_t bytes) noexcept {
+  const auto apart = reinterpret_cast<std::uintptr_t>(target) - reinterpret_cast<std::uintptr_t>(source);
+  if (bytes >= 4096 && apart % cache_line != 0 && RADIXMLP_ON_AMD()) {
+    copy_in_pieces(target, source, bytes);
+  } else {
+    std::memcpy(target, source, static_cast<std::size_t>(bytes));
+  }
 }
 
 // `streams` stretches side by side, each of `bytes` and one behind the other, in whole cache lines past the caches.
@@ -185,7 +192,7 @@ void with_row_copy(const ByteRows& rows, Footprint footprint, const F& f) noexce
   const std::int64_t bytes = rows.row_bytes;
   const auto apart = reinterpret_cast<std::intptr_t>(rows.target) - reinterpret_cast<std::intptr_t>(rows.source);
   const bool alike = (apart | rows.source_stride | rows.target_stride) % cache_line == 0;
-  const std::int64_t longest_in_blocks = footprint == Footprint::core ? 640 : alike ? 0 : 1024;
+  const std::int64_t longest_in_blocks = footprint == Footprint::core ? (alike ? 1024 : 640) : (alike ? 0 : 1024);
   const auto takes = [&](bool does, const auto& copy_row) {
     if (does) {
       f(copy_row);
@@ -232,7 +239,7 @@ inline void prefetch_row(const std::byte* row, std::int64_t row_bytes) noexcept 
 }
 
 inline void zero_row_at(const ByteRows& rows, std::int64_t row) noexcept {
-  std::memset(rows.target + row * rows.target_stride, 0, static_cast<std::size_t>(rows.row_bytes));
+  std::fill_n(rows.target + row * rows.target_stride, rows.row_bytes, std::byte{0});
 }
 
 // map[i] as a row of the source, or zero_row.
