@@ -123,19 +123,25 @@ class Comparison {
  public:
   Comparison(const Options& options, Report::Facts facts)
       : report_({"shape"},
-                {"gamma", "us", "us first", "us native", "baseline us", "ratio", "ratio first", "ratio native",
-                 "roof us", "to roof"},
+                {"gamma", "us", "us first", "us native", "us no parent", "baseline us", "ratio", "ratio first",
+                 "ratio native", "ratio no parent", "roof us", "to roof"},
                 std::move(facts)) {
     if (options.smoke) {
       timing_ = {.seconds = 0.02, .min_rounds = 1};
     }
   }
 
-  // Returns the baseline's time over ours. With a roofline: a single batch.
-  double add(const std::string& name, const Workload& workload, bool with_roofline = false) {
+  // The baseline's time over ours: with all maps, and without the one that the baseline does not make either.
+  struct Ratios {
+    double all, no_parent;
+  };
+
+  // With a roofline: a single batch.
+  Ratios add(const std::string& name, const Workload& workload, bool with_roofline = false) {
     const double gamma = check_equal(trie_, workload);
-    std::vector<std::function<void()>> callables{[&] { build_all(workload); }, [&] { build_all_nodes(workload); },
-                                                 [&] { build_all_native(workload); }};
+    std::vector<std::function<void()>> callables{[&] { build_all(workload, {}); }, [&] { build_all_nodes(workload); },
+                                                 [&] { build_all_native(workload); },
+                                                 [&] { build_all(workload, {.parent = false}); }};
     std::vector<std::int32_t> tokens;
     std::vector<std::byte> memory;
     if (with_roofline) {
@@ -146,12 +152,13 @@ class Comparison {
       callables.emplace_back([&, index] { touch_index(batch, index, tokens, memory); });
     }
     const std::vector<Timing> timings = interleave(timing_, callables);
-    const auto& [ours, baseline, native] = std::tie(timings[0], timings[1], timings[2]);
-    const double roof = with_roofline ? timings[3].us : no_figure;
-    report_.add({name}, {gamma, ours.us, ours.first_us, native.us, baseline.us, ratio(baseline, ours),
-                         baseline.first_us / ours.first_us, ratio(baseline, native), roof,
-                         with_roofline ? ratio(ours, timings[3]) : no_figure});
-    return ratio(baseline, ours);
+    const auto& [ours, baseline, native, no_parent] = std::tie(timings[0], timings[1], timings[2], timings[3]);
+    const Ratios ratios{ratio(baseline, ours), ratio(baseline, no_parent)};
+    report_.add({name},
+                {gamma, ours.us, ours.first_us, native.us, no_parent.us, baseline.us, ratios.all,
+                 baseline.first_us / ours.first_us, ratio(baseline, native), ratios.no_parent,
+                 with_roofline ? timings[4].us : no_figure, with_roofline ? ratio(ours, timings[4]) : no_figure});
+    return ratios;
   }
 
   // The same shape with what the defaults leave out: a trie that has to allocate, and the published method's inputs and
@@ -181,25 +188,32 @@ class Comparison {
                     benchmark::ClobberMemory();
                   }});
     const auto report = [&](const std::string& variant, const Timing& ours) {
-      report_.add({name + variant}, {gamma, ours.us, ours.first_us, no_figure, timings[0].us, ratio(timings[0], ours),
-                                     timings[0].first_us / ours.first_us, no_figure, no_figure, no_figure});
+      report_.add({name + variant},
+                  {gamma, ours.us, ours.first_us, no_figure, no_figure, timings[0].us, ratio(timings[0], ours),
+                   timings[0].first_us / ours.first_us, no_figure, no_figure, no_figure, no_figure});
     };
     report(", new trie each call", timings[1]);
     report(", same inputs, outputs", timings[2]);
   }
 
-  void add_mean(const std::string& name, const std::vector<double>& ratios) {
-    std::vector<double> figures(10, no_figure);
-    figures[5] = geometric_mean(ratios);
+  void add_mean(const std::string& name, const std::vector<Ratios>& ratios) {
+    std::vector<double> all, no_parent;
+    for (const Ratios& of_one : ratios) {
+      all.push_back(of_one.all);
+      no_parent.push_back(of_one.no_parent);
+    }
+    std::vector<double> figures(12, no_figure);
+    figures[6] = geometric_mean(all);
+    figures[9] = geometric_mean(no_parent);
     report_.add({name}, figures);
   }
 
   [[nodiscard]] const Report& result() const { return report_; }
 
  private:
-  void build_all(const Workload& workload) {
+  void build_all(const Workload& workload, radixmlp::BuildOptions options) {
     for (const Batch& batch : workload.batches) {
-      benchmark::DoNotOptimize(trie_.build(batch.view()).scatter.data());
+      benchmark::DoNotOptimize(trie_.build(batch.view(), options).scatter.data());
     }
   }
   void build_all_native(const Workload& workload) {
@@ -258,7 +272,7 @@ void compare_workloads(Comparison& comparison) {
   std::sort(files.begin(), files.end());
   constexpr std::size_t max_tokens = 1'000'000;  // all of a file but for the production trace
   for (const std::size_t budget : {std::size_t{16'384}, std::size_t{65'536}}) {
-    std::vector<double> ratios;
+    std::vector<Comparison::Ratios> ratios;
     for (const std::filesystem::path& file : files) {
       const Workload workload(batches(load_requests(file.string(), max_tokens), budget));
       const std::string stem = file.stem().string();

@@ -241,7 +241,6 @@ void note_old_kernels() {
 int main(int argc, char** argv) {
   try {
     const DemoOptions options = parse_options(argc, argv, 3);
-    note_old_kernels();
     uses_cpu_time = options.cpu_time;
     const ModelConfig& config = find_preset(options.preset);
     const std::vector<TokenBatch> batches =
@@ -252,6 +251,7 @@ int main(int argc, char** argv) {
     for (const TokenBatch& batch : batches) {
       longest = std::max(longest, *std::ranges::max_element(batch.positions) + 1);
     }
+    note_old_kernels();
     std::fprintf(stderr, "making random weights: %lld layer%s of %s\n", static_cast<long long>(options.layers),
                  options.layers == 1 ? "" : "s", options.preset.c_str());
     Demo demo(config, options.layers, pool, longest);

@@ -151,7 +151,7 @@ TEST_CASE("a layer in every layout agrees with dense attention in double precisi
     const AttentionValues values(spec, expected, static_cast<std::uint64_t>(t));
     const TypedBatch<std::int32_t, std::int32_t, Key128> typed(spec);
     PrefixTrie trie;
-    const PrefixIndexView index = trie.build(typed.batch(), {.pad_to = spec.pad_to});
+    const PrefixIndexView index = trie.build(typed.batch(), {.pad_to = spec.pad_to, .parent = t % 2 == 0});
 
     Engine engine{spec, values, std::vector{0, 0, 1, 5, 40}[random() % 5], {}, KeyValues(0)};
     AttentionPlanOptions options;

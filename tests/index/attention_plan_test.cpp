@@ -158,7 +158,7 @@ TEST_CASE("plans in every format agree with dense attention") {
     const AttentionValues values(spec, expected, static_cast<std::uint64_t>(t));
     const TypedBatch<std::int32_t, std::int32_t, radixmlp::Key128> typed(spec);
     radixmlp::PrefixTrie trie;
-    const PrefixIndexView index = trie.build(typed.batch(), {.pad_to = spec.pad_to});
+    const PrefixIndexView index = trie.build(typed.batch(), {.pad_to = spec.pad_to, .parent = false});
 
     const std::int32_t page = std::vector{1, 3, 16}[random() % 3];
     const Cache cache(spec, values, page, random);
@@ -569,4 +569,7 @@ TEST_CASE("plan options that do not fit are refused, and nothing is written") {
                     "radixmlp: memory = 7: its size must be at least 8");
   CHECK_THROWS_WITH(radixmlp::tree_mask(index, std::span(table).first(7)),
                     "radixmlp: memory = 7: its size must be at least 12");
+  std::vector<std::int32_t> mask_memory(12);
+  CHECK_THROWS_WITH(radixmlp::tree_mask(trie.build(typed.batch(), {.parent = false}), mask_memory),
+                    "radixmlp: index.parent = 0: must have an entry for each compact row (BuildOptions::parent), 4");
 }

@@ -143,6 +143,10 @@ TEST_CASE("a batch fits a capacity or is refused by name, before anything is wri
         "radixmlp: memory = " + std::to_string(bytes - 1) + ": its bytes must be at least " + std::to_string(bytes));
   CHECK(refusal([&] { radixmlp::stage_index(index, exact, memory.span().subspan(4)); }) ==
         "radixmlp: memory = 4: its address must be a multiple of 64");
+  PrefixTrie without;
+  const PrefixIndexView no_parent = without.build(typed.batch(), {.parent = false});
+  CHECK(refusal([&] { radixmlp::stage_index(no_parent, exact, memory.span()); }) ==
+        "radixmlp: index.parent = 0: must have an entry for each compact row (BuildOptions::parent), 5");
   CHECK(memory.words() == before);
   CHECK(stage(exact) == "accepted");
   const PrefixIndexView staged = capacity_index(exact, memory.span());

@@ -238,11 +238,37 @@ TEST_CASE("a parallel build gives the same index") {
     REQUIRE(to_vector(backward.parent) == to_vector(expected.view().parent));
     REQUIRE(to_vector(backward.last_rows) == to_vector(expected.view().last_rows));
     REQUIRE(to_vector(backward.compact_cu) == to_vector(expected.view().compact_cu));
-    const PrefixIndexView threads = thread_trie.build(typed.batch(), {.pad_to = 8}, TwoThreads{});
+    const bool with_parent = round % 2 == 0;
+    const PrefixIndexView threads =
+        thread_trie.build(typed.batch(), {.pad_to = 8, .parent = with_parent}, TwoThreads{});
     REQUIRE(to_vector(threads.scatter) == to_vector(expected.view().scatter));
     REQUIRE(to_vector(threads.gather) == to_vector(expected.view().gather));
-    REQUIRE(to_vector(threads.parent) == to_vector(expected.view().parent));
+    REQUIRE(to_vector(threads.parent) == (with_parent ? to_vector(expected.view().parent) : Ints{}));
     REQUIRE(to_vector(threads.last_rows) == to_vector(expected.view().last_rows));
+  }
+}
+
+TEST_CASE("without parent all other maps are the same, and the block ends before it") {
+  RandomBatches random(2027);
+  PrefixTrie trie;
+  for (int i = 0; i < 300; ++i) {
+    CAPTURE(i);
+    const BatchSpec spec = random.next();
+    const TypedBatch<std::int32_t, std::int32_t, radixmlp::Key128> typed(spec);
+    OracleIndex expected = oracle(spec);
+    expected.parent.clear();
+    PrefixTrie other;
+    const PrefixIndexView all = other.build(typed.batch(), {.pad_to = spec.pad_to});
+    const PrefixIndex kept(trie.build(typed.batch(), {.pad_to = spec.pad_to, .parent = false}));
+    const PrefixIndexView& index = kept.view();
+    REQUIRE(difference(index, expected, spec) == "");
+    REQUIRE(index.parent.empty());
+    const std::ptrdiff_t parent_at = reinterpret_cast<const std::byte*>(all.parent.data()) - all.block.data();
+    REQUIRE(static_cast<std::ptrdiff_t>(index.block.size()) == parent_at);
+    alignas(radixmlp::index_alignment) std::byte copy[1 << 14];
+    REQUIRE(index.block.size() <= sizeof copy);
+    std::memcpy(copy, index.block.data(), index.block.size());
+    REQUIRE(difference(index.relocated(copy), expected, spec) == "");
   }
 }
 

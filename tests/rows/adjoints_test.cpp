@@ -194,6 +194,14 @@ TEST_CASE("what does not fit a backward call is refused") {
   CHECK_THROWS_WITH(
       edge_log_probabilities(serial, index, RowView<const float>(logits.data(), 4, 9), tokens, values, values),
       "radixmlp: tokens[3] = 9: must be from 0 to below 9");
+  PrefixIndexView no_parent = index;
+  no_parent.parent = {};
+  CHECK_THROWS_WITH(
+      edge_log_probabilities(serial, no_parent, RowView<const float>(logits.data(), 4, 9), tokens, values, values),
+      "radixmlp: index.parent = 0: must have an entry for each compact row (BuildOptions::parent), 4");
+  CHECK_THROWS_WITH(edge_log_probabilities_adjoint(serial, no_parent, RowView<const float>(logits.data(), 4, 9), tokens,
+                                                   values, values, values, RowView<float>(logits.data(), 4, 9)),
+                    "radixmlp: index.parent = 0: must have an entry for each compact row (BuildOptions::parent), 4");
   CHECK_THROWS_WITH(inverse_of(index.scatter, 4, std::span(memory).first(10)),
                     "radixmlp: memory = 10: its size must be at least 11");
 }

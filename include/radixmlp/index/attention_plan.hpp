@@ -309,9 +309,10 @@ void for_each_query_segment(const PrefixIndexView& index, const AttentionPlanOpt
   std::size_t count = 0;
   for (std::size_t s = 0; s < sequences; ++s) {
     if (cu[s + 1] > cu[s]) {
-      const std::int32_t behind_branch = index.parent[static_cast<std::size_t>(cu[s])] + 1;
+      const std::int32_t shared = index.shared_rows(static_cast<std::int32_t>(s));
       starts[count++] = cu[s];
-      starts[count++] = behind_branch > 0 ? behind_branch : cu[s];
+      starts[count++] =
+          shared > 0 ? index.scatter[static_cast<std::size_t>(index.ragged_cu[s] + shared) - 1] + 1 : cu[s];
     }
   }
   std::sort(starts.begin(), starts.begin() + static_cast<std::ptrdiff_t>(count));
@@ -612,9 +613,10 @@ inline void check_capacity_plan(const AttentionPlanOptions& options) {
 }
 
 // The mask of an index that the trie made, in host memory. Covers the batch's rows, not a past. O(N'), no allocation.
-// Throws InvalidBatch where `memory` is below tree_mask_entries(index).
+// Throws InvalidBatch where `memory` is below tree_mask_entries(index), or the index has no `parent`.
 [[nodiscard]] inline TreeMask tree_mask(const PrefixIndexView& index, std::span<std::int32_t> memory) {
   detail::check_without_counts(index);
+  detail::check_with_parent(index);
   detail::check_entries("memory", memory.size(), tree_mask_entries(index));
   const auto rows = static_cast<std::size_t>(index.compact_rows);
   const auto padded = static_cast<std::size_t>(index.padded_rows);

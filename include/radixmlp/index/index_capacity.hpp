@@ -144,10 +144,11 @@ struct CapacityLayout {
 
 // Writes the index of a batch, which the trie made, into host memory as that of a capacity; `copy_to_device` brings it
 // to where a graph was captured. One pass over the maps, no allocation. Raises InvalidBatch, before anything is
-// written, where the batch does not fit or as `capacity_index` does.
+// written, where the batch does not fit, where it has no `parent`, or as `capacity_index` does.
 inline PrefixIndexView stage_index(const PrefixIndexView& index, const IndexCapacity& capacity,
                                    std::span<std::byte> memory) {
   detail::check_without_counts(index);
+  detail::check_with_parent(index);
   const PrefixIndexView staged = capacity_index(capacity, memory);
   detail::raise_unless_ok(fits(index, capacity));
   const detail::CapacityLayout layout(capacity);

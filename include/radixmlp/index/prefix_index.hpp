@@ -38,7 +38,8 @@ struct PrefixIndexView {
   std::span<const std::int32_t> scatter = {};  // [N]: ragged[i] = compact[scatter[i]]
   std::span<const std::int32_t> compact_cu = {};  // [B+1]: offsets of each sequence's new rows in compact space
   std::span<const std::int32_t> ragged_cu = {};   // [B+1]: the batch's cu_seqlens
-  std::span<const std::int32_t> parent = {};  // [N']: compact row before this one in its sequences; -1 at a first row
+  // [N']: compact row before this one in its sequences; -1 at a first row. Empty without BuildOptions::parent.
+  std::span<const std::int32_t> parent = {};
   std::span<const std::int32_t> last_rows = {};  // [B]: compact row of a sequence's last token; -1 if it is empty
   std::int32_t ragged_rows = 0;                  // N
   std::int32_t compact_rows = 0;                 // N'
@@ -112,8 +113,8 @@ struct IndexLayout {
   [[nodiscard]] constexpr std::int64_t parent(std::int64_t padded_rows) const noexcept {
     return after(gather, padded_rows);
   }
-  [[nodiscard]] constexpr std::int64_t bytes(std::int64_t padded_rows, std::int64_t compact_rows) const noexcept {
-    return after(parent(padded_rows), compact_rows);
+  [[nodiscard]] constexpr std::int64_t bytes(std::int64_t padded_rows, std::int64_t parents) const noexcept {
+    return after(parent(padded_rows), parents);
   }
 
  private:
@@ -169,6 +170,14 @@ inline void check_without_counts(const PrefixIndexView& index) {
   if (index.counts != nullptr) {
     raise({StatusCode::invalid_batch, "index.counts",
            "must be null here: pass filled_index(index, counts), which is of one batch", -1, 1, 0, false});
+  }
+}
+
+// For functions that read `parent`.
+inline void check_with_parent(const PrefixIndexView& index) {
+  if (index.parent.size() < static_cast<std::size_t>(index.compact_rows)) {
+    raise(invalid_batch("index.parent", -1, static_cast<std::int64_t>(index.parent.size()),
+                        "must have an entry for each compact row (BuildOptions::parent),", index.compact_rows));
   }
 }
 

@@ -21,6 +21,9 @@ namespace radixmlp::inline v0 {
 
 struct BuildOptions {
   std::int32_t pad_to = 1;  // padded_rows is N' rounded up to a multiple of this; at least 1
+  // Without it PrefixIndexView::parent is empty. Moving rows, CompactedBlock and attention plans do not need that map;
+  // a build writes up to a third less, and so does the copy to a device.
+  bool parent = true;
 };
 
 }  // namespace radixmlp::inline v0
@@ -270,9 +273,10 @@ class PrefixTrie {
     }
     const std::int32_t compact_rows = maps.compact_cu[sequences];
     const auto padded_rows = static_cast<std::int32_t>(detail::round_up(compact_rows, options.pad_to));
+    const std::int32_t parents = options.parent ? compact_rows : 0;
     std::int32_t* const parent = map(layout.parent(padded_rows));
     if constexpr (std::is_same_v<Executor, SerialExecutor>) {
-      write_sources(maps, parent, {0, sequences});
+      write_sources(maps, options.parent, parent, {0, sequences});
     } else {
       // From both ends: a core then finds what it wrote in the last build, if there are two.
       std::atomic<bool> has_first = false;
@@ -282,7 +286,7 @@ class PrefixTrie {
         for (std::int64_t i = 0; i < chunks; ++i) {
           const std::int64_t c = is_first ? i : chunks - 1 - i;
           if (!taken[c].exchange(true)) {
-            write_sources(maps, parent, chunk_of(maps, c, chunks));
+            write_sources(maps, options.parent, parent, chunk_of(maps, c, chunks));
           }
         }
       });
@@ -295,13 +299,13 @@ class PrefixTrie {
             .scatter = {maps.scatter, count(ragged_rows)},
             .compact_cu = {maps.compact_cu, count(sequences + 1)},
             .ragged_cu = {maps.ragged_cu, count(sequences + 1)},
-            .parent = {parent, count(compact_rows)},
+            .parent = {parent, count(parents)},
             .last_rows = {maps.last_rows, count(sequences)},
             .ragged_rows = ragged_rows,
             .compact_rows = compact_rows,
             .padded_rows = padded_rows,
             .max_seqlen = max_seqlen,
-            .block = {memory, count(layout.bytes(padded_rows, compact_rows))}};
+            .block = {memory, count(layout.bytes(padded_rows, parents))}};
   }
 
   // Puts all sequences into the trie and writes compact_cu, scatter and last_rows. Returns the longest sequence. The
@@ -409,17 +413,21 @@ class PrefixTrie {
   }
 
   // Writes gather and parent, where the new rows of these sequences are one run.
-  static void write_sources(Maps maps, std::int32_t* parent, Chunk chunk) noexcept {
+  static void write_sources(Maps maps, bool with_parent, std::int32_t* parent, Chunk chunk) noexcept {
     const std::int32_t begin = maps.compact_cu[chunk.begin];
     const std::int32_t end = maps.compact_cu[chunk.end];
-    detail::fill_run(parent + begin, end - begin, begin - 1, end - begin);
+    if (with_parent) {
+      detail::fill_run(parent + begin, end - begin, begin - 1, end - begin);
+    }
     for (std::int64_t s = chunk.begin; s < chunk.end; ++s) {
       const std::int32_t first = maps.compact_cu[s];
       const std::int32_t count = maps.compact_cu[s + 1] - first;
       if (count > 0) {
         const std::int32_t source = maps.ragged_cu[s + 1] - count;
         detail::fill_run(maps.gather + first, count, source, end - first);
-        parent[first] = source == maps.ragged_cu[s] ? no_row : maps.scatter[source - 1];
+        if (with_parent) {
+          parent[first] = source == maps.ragged_cu[s] ? no_row : maps.scatter[source - 1];
+        }
       }
     }
   }

@@ -105,11 +105,12 @@ void row_weights(const PrefixIndexView& index, std::span<const W> sequence_weigh
 // (exp and log are the compiler's builtins: <cmath> has the special functions too, and takes longer to read than this.)
 //
 // logits [N' rows, vocabulary]; tokens [N'] from compact_tokens; log_sums [N'] and out [N'] are written, out with 0 for
-// first rows. Throws InvalidRows before anything is written.
+// first rows. Throws InvalidRows, and InvalidBatch where the index has no `parent`, before anything is written.
 template <HostExecutor Executor, class T, std::int64_t Width>
 void edge_log_probabilities(const Executor& executor, const PrefixIndexView& index, const RowView<T, Width>& logits,
                             std::span<const std::int32_t> tokens, std::span<float> log_sums, std::span<float> out) {
   detail::check_without_counts(index);
+  detail::check_with_parent(index);
   const std::int64_t rows = index.compact_rows;
   detail::check_values("tokens", tokens.size(), rows);
   detail::check_values("log_sums", log_sums.size(), rows);
@@ -143,13 +144,14 @@ void edge_log_probabilities(const Executor& executor, const PrefixIndexView& ind
 }
 
 // Its adjoint: from d_log_probabilities [N'] (for a weighted sum of negative log-probabilities, minus row_weights) to
-// d_logits, which may be `logits` itself. `scratch` has N' floats. Throws InvalidRows before anything is written.
+// d_logits, which may be `logits` itself. `scratch` has N' floats. Throws as edge_log_probabilities does.
 template <HostExecutor Executor, class T, std::int64_t Width, class D, std::int64_t DWidth>
 void edge_log_probabilities_adjoint(const Executor& executor, const PrefixIndexView& index,
                                     const RowView<T, Width>& logits, std::span<const std::int32_t> tokens,
                                     std::span<const float> log_sums, std::span<const float> d_log_probabilities,
                                     std::span<float> scratch, const RowView<D, DWidth>& d_logits) {
   detail::check_without_counts(index);
+  detail::check_with_parent(index);
   const auto rows = static_cast<std::size_t>(index.compact_rows);
   detail::check_values("tokens", tokens.size(), index.compact_rows);
   detail::check_values("log_sums", log_sums.size(), index.compact_rows);
