@@ -327,6 +327,10 @@ TEST_CASE("a plan by hand") {
   CHECK(to_vector(edges.plan.cu_seqlens_q) == Ints{0, 2, 3, 5, 6});
   CHECK(to_vector(edges.plan.cu_seqlens_k) == Ints{0, 2, 5, 9, 13});
   CHECK(to_vector(edges.plan.key_slots) == Ints{0, 1, 0, 1, 2, 0, 1, 3, 4, 0, 1, 2, 5});
+  radixmlp::PrefixTrie other;
+  const TypedBatch<std::int32_t> first_row_shared(spec_of({{1, 2, 3}, {1, 4}, {5}}));
+  const Planned short_edge(other.build(first_row_shared.batch()), {.partition = QueryPartition::edges});
+  CHECK(to_vector(short_edge.plan.cu_seqlens_q) == Ints{0, 1, 3, 4, 5});
 
   const Planned tiles(index, {.query_tile = 2});
   CHECK(to_vector(tiles.plan.cu_seqlens_q) == Ints{0, 3, 5, 7});
