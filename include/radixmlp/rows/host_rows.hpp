@@ -300,12 +300,19 @@ void copy_strided_rows(ByteRows rows, const std::int32_t* map, std::int64_t sour
   }
 }
 
-// Target rows first .. last along a map. Rows that are so short that the processor sees the next ones anyway are not
-// fetched ahead.
+// Rows that are so short that the processor sees the next ones anyway are not fetched ahead, nor those that are so long
+// that their first lines do not matter where a cache has them.
+[[nodiscard]] constexpr bool fetches_ahead(std::int64_t row_bytes, Footprint footprint) noexcept {
+  constexpr std::int64_t too_long = 4096;
+  return row_bytes > cache_line &&
+         (footprint == Footprint::memory || (footprint == Footprint::cache && row_bytes < too_long));
+}
+
+// Target rows first .. last along a map.
 template <Bounds bounds>
 void copy_mapped_rows(const ByteRows& rows, std::span<const std::int32_t> map, std::int64_t source_rows,
                       std::int64_t first, std::int64_t last, Footprint footprint) noexcept {
-  const bool fetches = footprint != Footprint::core && rows.row_bytes > cache_line;
+  const bool fetches = fetches_ahead(rows.row_bytes, footprint);
   with_row_copy(rows, footprint, [&](auto copy_row) {
     if constexpr (bounds == Bounds::trust || bounds == Bounds::trap) {
       if (is_contiguous(rows)) {
