@@ -32,7 +32,7 @@ inline constexpr std::int64_t shortest_stream = 2048;
 
 inline constexpr std::int64_t cache_line = 64;
 
-// A constant as the length of a piece would become a `rep movsq` under g++.
+// memcpy in equal pieces of up to 3 KiB. A constant as their length would become a `rep movsq` under g++.
 inline void copy_in_pieces(std::byte* target, const std::byte* source, std::int64_t bytes) noexcept {
   constexpr std::int64_t longest = 3072;
   for (const std::int64_t piece = bytes / (bytes / longest + 1); bytes > piece; bytes -= piece) {
