@@ -24,8 +24,8 @@ using radixmlp::RowView;
 
 constexpr std::size_t mib = std::size_t{1} << 20;
 
-// The batch whose ragged and compact rows together come closest to `bytes`: the first requests of the sample, or as
-// many rounds of all of them as it takes; rounds share nothing.
+// The first requests of the sample, as many as it takes for ragged and compact rows to have about `bytes` in all and at
+// least one, or rounds of all of them; rounds share nothing.
 Batch batch_of(const std::vector<std::vector<std::int32_t>>& sample, std::size_t row_bytes, std::size_t bytes) {
   constexpr double ragged_and_compact = 1.6;
   constexpr std::int32_t vocabulary = 151'936;

@@ -108,13 +108,15 @@ TEST_CASE("bug class 4: row strides, and bases at every alignment") {
   check_both_ways<Fp64>(maps, {20, 21, 1}, {20, 23, 0});
 }
 
-TEST_CASE("wide rows") {
+TEST_CASE("bug class 13: rows wider than any shared memory, at any alignment; no stage has to hold them") {
   if (skip_without(Backend::present(), "CUDA device"))
     return;
   const Maps maps(spec_of({{1, 2, 3}, {1, 2}, {1, 4}}));
   check_both_ways<Fp32>(maps, {16384, 16384, 0}, {16384, 16384, 0});
   check_both_ways<Fp16, 16384>(maps, {16384, 16384, 0}, {16384, 16384, 0});
   check_both_ways<std::int8_t>(maps, {100003, 100003, 0}, {100003, 100003, 0});
+  check_both_ways<std::int8_t>(maps, {300001, 300004, 1}, {300001, 300001, 2});
+  check_both_ways<std::int8_t>(maps, {300032, 300032, 16}, {300032, 300064, 16});
 }
 
 TEST_CASE("bug class 2: no rows, no sequences, no width: nothing is written") {
