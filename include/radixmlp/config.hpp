@@ -92,6 +92,26 @@
 #define RADIXMLP_STREAM_FENCE() static_cast<void>(0)
 #endif
 
+// What the compilers' vector language has no word for: the signs of the sixteen 4-byte words of four vectors of 0 and
+// -1, a bit each, and of the 32 bytes of one vector. Whether the processor that runs this has AVX2, and what a function
+// needs that uses it.
+#if defined(__SSE2__)
+#define RADIXMLP_HAS_SSE2 true
+#define RADIXMLP_SIGNS_OF_WORDS(a, b, c, d)     \
+  static_cast<std::uint32_t>(_mm_movemask_epi8( \
+      _mm_packs_epi16(_mm_packs_epi32((__m128i)(a), (__m128i)(b)), _mm_packs_epi32((__m128i)(c), (__m128i)(d)))))
+#define RADIXMLP_HAS_AVX2() (__builtin_cpu_supports("avx2") != 0)
+#define RADIXMLP_TARGET_AVX2 __attribute__((target("avx2")))
+#define RADIXMLP_SIGNS_OF_BYTES(vector) static_cast<std::uint32_t>(__builtin_ia32_pmovmskb256(vector))
+#else
+#define RADIXMLP_HAS_SSE2 false
+#define RADIXMLP_SIGNS_OF_WORDS(a, b, c, d) \
+  std::uint32_t { 0 }
+#define RADIXMLP_HAS_AVX2() false
+#define RADIXMLP_TARGET_AVX2
+#define RADIXMLP_SIGNS_OF_BYTES(vector) (static_cast<void>(vector), std::uint32_t{0})
+#endif
+
 // Whether the processor that runs this is AMD's.
 #if defined(__x86_64__) || defined(__i386__)
 #define RADIXMLP_ON_AMD() (__builtin_cpu_is("amd") != 0)

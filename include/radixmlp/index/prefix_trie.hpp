@@ -200,6 +200,25 @@ class PrefixTrie {
     return {begin(chunk), begin(chunk + 1)};
   }
 
+  // Whether the caller is the first. Looks before it writes, so that a core keeps the line of what others have taken.
+  [[nodiscard]] static bool take(std::atomic<bool>& taken) noexcept {
+    return !taken.load(std::memory_order_relaxed) && !taken.exchange(true);
+  }
+
+  // Looks for some microseconds before it sleeps: waking up takes longer than the other worker needs for a chunk.
+  template <class T, class Condition>
+  static void wait_until(const std::atomic<T>& value, Condition condition) noexcept {
+    constexpr int looks = 20'000;
+    T now = value.load();
+    for (int i = 0; i < looks && !condition(now); ++i) {
+      now = value.load();
+    }
+    while (!condition(now)) {
+      value.wait(now);
+      now = value.load();
+    }
+  }
+
   [[nodiscard]] static std::uint64_t key_of(std::int32_t node, std::uint32_t tag) noexcept {
     return static_cast<std::uint64_t>(static_cast<std::uint32_t>(node)) << 32 | tag;
   }
@@ -285,7 +304,7 @@ class PrefixTrie {
         const bool is_first = !has_first.exchange(true);
         for (std::int64_t i = 0; i < chunks; ++i) {
           const std::int64_t c = is_first ? i : chunks - 1 - i;
-          if (!taken[c].exchange(true)) {
+          if (take(taken[c])) {
             write_sources(maps, options.parent, parent, chunk_of(maps, c, chunks));
           }
         }
@@ -327,36 +346,44 @@ class PrefixTrie {
     return walk.max_seqlen();
   }
 
-  // The same on several threads. The first worker to come puts the sequences into the trie, in order. The others
-  // compare each sequence with the one before, which is most of what the walk needs to know, from the last chunk on
-  // until they meet it; then all write scatter. Nobody waits for a worker that has not come yet, so any executor will
-  // do.
+  // The same on several threads. The first worker to come puts the sequences into the trie, in order, and writes
+  // scatter as it goes. The others compare each sequence with the one before, which is most of what the walk needs to
+  // know, from the last chunk on until they meet it; from there on it only walks, and all write behind it. Nobody waits
+  // for a worker that has not come yet, so any executor will do.
   template <class Rows, class Executor>
   static std::int32_t number_rows(const Walk<Rows>& empty, Maps maps, std::int64_t chunks,
                                   const Executor& executor) noexcept {
-    enum : int { untouched, claimed, compared };
     std::atomic<bool> has_walker = false;
-    std::atomic<int> comparison[most_chunks] = {};
+    std::atomic<bool> claimed[most_chunks] = {};
+    std::atomic<bool> compared[most_chunks] = {};
     std::atomic<std::int64_t> walked = 0;
     std::atomic<bool> written[most_chunks] = {};
     std::int32_t max_seqlen = 0;
-    const auto claim = [&](std::int64_t c) {
-      int expected = untouched;
-      return comparison[c].compare_exchange_strong(expected, claimed);
-    };
     // Until it gets its own value, last_rows[s] holds how many rows s has in common with the sequence before it; from
     // the walk on, how many of them are to be copied from there.
+    const auto write_scatter = [&maps](std::int64_t s) {
+      const std::int32_t begin = maps.ragged_cu[s];
+      const std::int32_t end = maps.ragged_cu[s + 1];
+      const std::int32_t count = maps.compact_cu[s + 1] - maps.compact_cu[s];
+      if (maps.last_rows[s] > 0) {
+        detail::copy_run(maps.scatter + begin, maps.scatter + maps.ragged_cu[s - 1], maps.last_rows[s],
+                         maps.last_rows[s]);
+      }
+      detail::fill_run(maps.scatter + end - count, count, maps.compact_cu[s], count);
+      maps.last_rows[s] = begin < end ? maps.scatter[end - 1] : no_row;
+    };
     executor.parallel_for(std::min(chunks, most_workers), [&](std::int64_t) {
       std::int64_t own_chunk = 0;  // where to begin to write: among the rows that this core knows
-      if (!has_walker.exchange(true)) {
+      if (take(has_walker)) {
         Walk<Rows> walk = empty;
         std::int32_t compact_rows = 0;
         maps.compact_cu[0] = 0;
         for (std::int64_t c = 0; c < chunks; ++c) {
-          const bool is_compared = !claim(c);
+          const bool is_compared = !take(claimed[c]);
           if (is_compared) {
-            comparison[c].wait(claimed);
+            wait_until(compared[c], [](bool done) { return done; });
           }
+          const bool writes = !is_compared && take(written[c]);
           const Chunk chunk = chunk_of(maps, c, chunks);
           for (std::int64_t s = chunk.begin; s < chunk.end; ++s) {
             const std::int32_t begin = maps.ragged_cu[s];
@@ -369,6 +396,9 @@ class PrefixTrie {
             walk.write_known(maps.scatter + begin, maps.last_rows[s], first_new - begin);
             compact_rows += end - first_new;
             maps.compact_cu[s + 1] = compact_rows;
+            if (writes) {
+              write_scatter(s);
+            }
           }
           walked.store(c + 1);
           walked.notify_all();
@@ -376,36 +406,26 @@ class PrefixTrie {
         max_seqlen = walk.max_seqlen();
       } else {
         for (std::int64_t c = chunks - 1; c > 0; --c) {
-          if (claim(c)) {
+          if (take(claimed[c])) {
             own_chunk = c;
             const Chunk chunk = chunk_of(maps, c, chunks);
             for (std::int64_t s = std::max<std::int64_t>(chunk.begin, 1); s < chunk.end; ++s) {
               maps.last_rows[s] = empty.compare(maps.ragged_cu[s - 1], maps.ragged_cu[s], maps.ragged_cu[s + 1]);
             }
-            comparison[c].store(compared);
-            comparison[c].notify_one();
+            compared[c].store(true);
+            compared[c].notify_one();
           }
         }
       }
       for (std::int64_t i = 0; i < chunks; ++i) {
         const std::int64_t c = (own_chunk + i) % chunks;
-        if (written[c].exchange(true)) {
+        if (!take(written[c])) {
           continue;
         }
-        for (std::int64_t done = walked.load(); done <= c; done = walked.load()) {
-          walked.wait(done);
-        }
+        wait_until(walked, [c](std::int64_t done) { return done > c; });
         const Chunk chunk = chunk_of(maps, c, chunks);
         for (std::int64_t s = chunk.begin; s < chunk.end; ++s) {
-          const std::int32_t begin = maps.ragged_cu[s];
-          const std::int32_t end = maps.ragged_cu[s + 1];
-          const std::int32_t count = maps.compact_cu[s + 1] - maps.compact_cu[s];
-          if (maps.last_rows[s] > 0) {
-            detail::copy_run(maps.scatter + begin, maps.scatter + maps.ragged_cu[s - 1], maps.last_rows[s],
-                             maps.last_rows[s]);
-          }
-          detail::fill_run(maps.scatter + end - count, count, maps.compact_cu[s], count);
-          maps.last_rows[s] = begin < end ? maps.scatter[end - 1] : no_row;
+          write_scatter(s);
         }
       }
     });
