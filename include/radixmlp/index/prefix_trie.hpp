@@ -478,6 +478,7 @@ class PrefixTrie {
     RADIXMLP_ALWAYS_INLINE std::int32_t insert(std::int64_t sequence, std::int32_t begin, std::int32_t end,
                                                std::int32_t next_row, std::int32_t shared) noexcept {
       max_seqlen_ = std::max(max_seqlen_, end - begin);
+      rows_.fetch(end);  // where the next sequence begins
       if (begin == end || identity_.opted_out(sequence)) [[unlikely]] {
         return begin;
       }
@@ -565,6 +566,7 @@ class PrefixTrie {
 
     // How many rows two sequences have in common that follow each other: the first ends where the second begins.
     [[nodiscard]] std::int32_t compare(std::int32_t first, std::int32_t second, std::int32_t end) const noexcept {
+      rows_.fetch(end);
       return static_cast<std::int32_t>(rows_.match(first, second, std::min(second - first, end - second)));
     }
 
