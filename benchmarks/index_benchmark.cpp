@@ -5,6 +5,7 @@
 
 #include <benchmark/benchmark.h>
 
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -303,19 +304,28 @@ void compare_doubling(const Options& options, Report::Facts facts) {
   add("all different", shared_prefix(2 * scale, 512, 0), shared_prefix(4 * scale, 512, 0));
 }
 
-// The same batch on one thread and on two. The first row is plain arithmetic: near 2, or there are no two processors.
-void compare_threads(const Options& options, Report::Facts facts) {
-  Report report({"build on two threads"}, {"rows", "us on one", "us on two", "ratio"}, std::move(facts));
-  const InterleaveOptions timing{.seconds = options.smoke ? 0.02 : 0.5, .min_rounds = options.smoke ? 1U : 9U};
-  const example::ThreadPool pool(2);
-  const std::function<void(std::int64_t)> spin = [](std::int64_t) {
-    for (int i = 0; i < 100'000; ++i) {
-      benchmark::DoNotOptimize(i);
+// Additions that depend on nothing: twice as many a second on two cores, hardly more on two threads of one.
+void add_up() {
+  std::array<std::uint64_t, 8> sums{};
+  for (std::uint64_t i = 0; i < 40'000; ++i) {
+    for (std::uint64_t& sum : sums) {
+      sum += i;
+      asm volatile("" : "+r"(sum));
     }
-  };
-  const std::vector<Timing> spins =
-      interleave(timing, {[&] { radixmlp::serial.parallel_for(2, spin); }, [&] { pool.parallel_for(2, spin); }});
-  report.add({"arithmetic"}, {no_figure, spins[0].us, spins[1].us, ratio(spins[0], spins[1])});
+  }
+}
+
+// The same batch on one thread and on two, and what two threads gain on the roofline of the same buffers. The first row
+// is plain arithmetic: near 2, or there are no two processors.
+void compare_threads(const Options& options, Report::Facts facts) {
+  Report report({"build on two threads"}, {"rows", "us on one", "us on two", "ratio", "roofline's ratio"},
+                std::move(facts));
+  const InterleaveOptions timing{.seconds = options.smoke ? 0.02 : 1, .min_rounds = options.smoke ? 1U : 9U};
+  const example::ThreadPool pool(2);
+  const std::function<void(std::int64_t)> work = [](std::int64_t) { add_up(); };
+  const std::vector<Timing> sums =
+      interleave(timing, {[&] { radixmlp::serial.parallel_for(2, work); }, [&] { pool.parallel_for(2, work); }});
+  report.add({"arithmetic"}, {no_figure, sums[0].us, sums[1].us, ratio(sums[0], sums[1]), no_figure});
   radixmlp::PrefixTrie one;
   radixmlp::PrefixTrie two;
   for (const std::size_t sequences :
@@ -328,11 +338,23 @@ void compare_threads(const Options& options, Report::Facts facts) {
           !std::ranges::equal(index.parent, expected.parent)) {
         throw std::runtime_error("one thread and two disagree");
       }
-      const std::vector<Timing> timings =
-          interleave(timing, {[&] { benchmark::DoNotOptimize(one.build(batch.view()).scatter.data()); },
-                              [&] { benchmark::DoNotOptimize(two.build(batch.view(), {}, pool).scatter.data()); }});
-      report.add({shape_name(sequences, shared)}, {static_cast<double>(batch.tokens.size()), timings[0].us,
-                                                   timings[1].us, ratio(timings[0], timings[1])});
+      std::vector<std::int32_t> tokens(batch.tokens.size());
+      std::vector<std::byte> memory(index.block.size());
+      const std::function<void(std::int64_t)> touch_half = [&](std::int64_t half) {
+        const std::size_t rows = tokens.size() / 2;
+        const std::size_t bytes = memory.size() / 2;
+        const auto h = static_cast<std::size_t>(half);
+        std::memcpy(tokens.data() + h * rows, batch.tokens.data() + h * rows, rows * sizeof(std::int32_t));
+        std::memset(memory.data() + h * bytes, 1, bytes);
+        benchmark::ClobberMemory();
+      };
+      const std::vector<Timing> timings = interleave(
+          timing, {[&] { benchmark::DoNotOptimize(one.build(batch.view()).scatter.data()); },
+                   [&] { benchmark::DoNotOptimize(two.build(batch.view(), {}, pool).scatter.data()); },
+                   [&] { radixmlp::serial.parallel_for(2, touch_half); }, [&] { pool.parallel_for(2, touch_half); }});
+      report.add({shape_name(sequences, shared)},
+                 {static_cast<double>(batch.tokens.size()), timings[0].us, timings[1].us, ratio(timings[0], timings[1]),
+                  ratio(timings[2], timings[3])});
     }
   }
 }
