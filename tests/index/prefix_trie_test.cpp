@@ -2,6 +2,7 @@
 #include "radixmlp/index/prefix_trie.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -9,6 +10,7 @@
 #include <numeric>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "support/batch_spec.hpp"
@@ -40,6 +42,25 @@ struct BackwardExecutor {
     for (std::int64_t i = n; i-- > 0;) {
       f(i);
     }
+  }
+};
+
+// Two workers that come at the same time.
+struct TwoAtOnce {
+  template <class F>
+  void parallel_for(std::int64_t n, F&& f) const {
+    std::atomic<int> here = 0;
+    const auto come = [&](std::int64_t i) {
+      ++here;
+      while (here < 2) {
+      }
+      for (; i < n; i += 2) {
+        f(i);
+      }
+    };
+    std::thread other(come, 1);
+    come(0);
+    other.join();
   }
 };
 
@@ -251,6 +272,35 @@ TEST_CASE("a parallel build gives the same index") {
     REQUIRE(to_vector(threads.gather) == to_vector(expected.view().gather));
     REQUIRE(to_vector(threads.parent) == (with_parent ? to_vector(expected.view().parent) : Ints{}));
     REQUIRE(to_vector(threads.last_rows) == to_vector(expected.view().last_rows));
+  }
+}
+
+// The two long sequences lie in chunks of their own. One thread compares them, which takes long where positions are
+// strided, while the other comes to where it needs the result. In a second build what stands there until then is from
+// the first, and far too large.
+TEST_CASE("a parallel build waits for a compare that is under way") {
+  constexpr std::int32_t length = 400'000;
+  BatchSpec spec = spec_of({{1, 2, 3}});
+  for (int repeat = 0; repeat < 2; ++repeat) {
+    for (std::int32_t i = 0; i < length; ++i) {
+      spec.tokens.push_back(i + 7);
+    }
+    spec.cu_seqlens.push_back(static_cast<std::int32_t>(spec.tokens.size()));
+  }
+  std::vector<std::int64_t> positions(spec.tokens.size());
+  std::iota(positions.begin(), positions.end(), 0);
+  std::iota(positions.end() - length, positions.end(), 3);  // those of the sequence before
+  spec.positions = {positions, positions, positions, positions};
+  const TypedBatch<std::int32_t, std::int32_t> typed(spec, AxisOrder::token_major);
+  PrefixTrie trie, thread_trie;
+  const PrefixIndexView expected = trie.build(typed.batch());
+  REQUIRE(expected.compact_rows == 3 + length);
+  for (int build = 0; build < 4; ++build) {
+    const PrefixIndexView index = thread_trie.build(typed.batch(), {}, TwoAtOnce{});
+    CAPTURE(build);
+    REQUIRE(to_vector(index.scatter) == to_vector(expected.scatter));
+    REQUIRE(to_vector(index.gather) == to_vector(expected.gather));
+    REQUIRE(to_vector(index.last_rows) == to_vector(expected.last_rows));
   }
 }
 
