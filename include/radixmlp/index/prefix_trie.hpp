@@ -84,11 +84,42 @@ inline void fill_run(std::int32_t* out, std::int64_t count, std::int32_t first, 
   }
 }
 
-// out[i] = from[i] for i < count; `from` lies before `out`, at least `count` entries. Long runs are memcpy's, which has
-// wider vectors than the build's target may allow.
+// out[i] = from[i] for i < count, where count is at least 8 and the two lie apart, on a processor with AVX2. A memcpy
+// of 2 KB and more is a `rep movsb` in glibc, which AMD's processors are slow at.
+RADIXMLP_TARGET_AVX2 inline void copy_run_avx2(std::int32_t* out, const std::int32_t* from,
+                                               std::int64_t count) noexcept {
+  using Vector = std::uint32_t __attribute__((vector_size(32)));
+  constexpr std::int64_t lanes = 8;
+  Vector a, b, c, d;
+  std::memcpy(&a, from, sizeof a);
+  std::memcpy(&b, from + count - lanes, sizeof b);
+  std::memcpy(out, &a, sizeof a);
+  std::memcpy(out + count - lanes, &b, sizeof b);
+  std::int64_t i = lanes - static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(out) / sizeof *out % lanes);
+  for (; i + 4 * lanes <= count; i += 4 * lanes) {
+    std::memcpy(&a, from + i, sizeof a);
+    std::memcpy(&b, from + i + lanes, sizeof b);
+    std::memcpy(&c, from + i + 2 * lanes, sizeof c);
+    std::memcpy(&d, from + i + 3 * lanes, sizeof d);
+    std::memcpy(out + i, &a, sizeof a);
+    std::memcpy(out + i + lanes, &b, sizeof b);
+    std::memcpy(out + i + 2 * lanes, &c, sizeof c);
+    std::memcpy(out + i + 3 * lanes, &d, sizeof d);
+  }
+  for (; i + lanes <= count; i += lanes) {
+    std::memcpy(&a, from + i, sizeof a);
+    std::memcpy(out + i, &a, sizeof a);
+  }
+}
+
+// out[i] = from[i] for i < count; `from` lies before `out`, at least `count` entries.
 inline void copy_run(std::int32_t* out, const std::int32_t* from, std::int64_t count, std::int64_t room) noexcept {
   constexpr std::int64_t long_run = 96;
-  if (count >= long_run) {
+  if (count >= long_run && RADIXMLP_HAS_AVX2()) {
+    copy_run_avx2(out, from, count);
+    return;
+  }
+  if (count >= long_run) {  // memcpy has wider vectors than the build's target may allow
     std::memcpy(out, from, static_cast<std::size_t>(count) * sizeof *out);
     return;
   }
@@ -323,7 +354,7 @@ class PrefixTrie {
     const auto padded_rows = static_cast<std::int32_t>(detail::round_up(compact_rows, options.pad_to));
     const std::int32_t parents = options.parent ? compact_rows : 0;
     std::int32_t* const parent = map(layout.parent(padded_rows));
-    if constexpr (std::is_same_v<Executor, SerialExecutor>) {
+    if (std::is_same_v<Executor, SerialExecutor> || compact_rows < chunk_rows) {
       write_sources(maps, options.parent, parent, {0, sequences});
     } else {
       // From both ends: a core then finds what it wrote in the last build, if there are two.
@@ -390,29 +421,19 @@ class PrefixTrie {
     std::int32_t max_seqlen = 0;
     // Until it gets its own value, last_rows[s] holds how many rows s has in common with the sequence before it; from
     // the walk on, how many of them are to be copied from there.
-    const auto write_scatter = [&maps](std::int64_t s) {
-      const std::int32_t begin = maps.ragged_cu[s];
-      const std::int32_t end = maps.ragged_cu[s + 1];
-      const std::int32_t count = maps.compact_cu[s + 1] - maps.compact_cu[s];
-      if (maps.last_rows[s] > 0) {
-        detail::copy_run(maps.scatter + begin, maps.scatter + maps.ragged_cu[s - 1], maps.last_rows[s],
-                         maps.last_rows[s]);
-      }
-      detail::fill_run(maps.scatter + end - count, count, maps.compact_cu[s], count);
-      maps.last_rows[s] = begin < end ? maps.scatter[end - 1] : no_row;
-    };
     executor.parallel_for(std::min(chunks, most_workers), [&](std::int64_t) {
       std::int64_t own_chunk = 0;  // where to begin to write: among the rows that this core knows
       if (take(has_walker)) {
         Walk<Rows> walk = empty;
         std::int32_t compact_rows = 0;
         maps.compact_cu[0] = 0;
+        bool writes = true;
         for (std::int64_t c = 0; c < chunks; ++c) {
           const bool is_compared = !take(claimed[c]);
           if (is_compared) {
             wait_until(compared[c], [](bool done) { return done; });
           }
-          const bool writes = !is_compared && take(written[c]);
+          writes = writes && !is_compared && take(written[c]);
           const Chunk chunk = chunk_of(maps, c, chunks);
           for (std::int64_t s = chunk.begin; s < chunk.end; ++s) {
             const std::int32_t begin = maps.ragged_cu[s];
@@ -420,14 +441,18 @@ class PrefixTrie {
             const bool follows = s > 0 && walk.last_was(maps.ragged_cu[s - 1], begin);
             const std::int32_t first_new =
                 walk.insert(s, begin, end, compact_rows, is_compared && follows ? maps.last_rows[s] : unknown);
-            // The sequence before may lie in a chunk that somebody else will write.
-            maps.last_rows[s] = follows && s > chunk.begin ? std::min(walk.shared(), first_new - begin) : 0;
-            walk.write_known(maps.scatter + begin, maps.last_rows[s], first_new - begin);
+            if (writes) {
+              detail::copy_run(maps.scatter + begin, maps.scatter + walk.source(), first_new - begin,
+                               maps.ragged_rows - begin);
+              detail::fill_run(maps.scatter + first_new, end - first_new, compact_rows, maps.ragged_rows - first_new);
+              maps.last_rows[s] = begin < end ? maps.scatter[end - 1] : no_row;
+            } else {
+              // The sequence before may lie in a chunk that somebody else will write.
+              maps.last_rows[s] = follows && s > chunk.begin ? std::min(walk.shared(), first_new - begin) : 0;
+              walk.write_known(maps.scatter + begin, maps.last_rows[s], first_new - begin);
+            }
             compact_rows += end - first_new;
             maps.compact_cu[s + 1] = compact_rows;
-            if (writes) {
-              write_scatter(s);
-            }
           }
           walked.store(c + 1);
           walked.notify_all();
@@ -454,7 +479,15 @@ class PrefixTrie {
         wait_until(walked, [c](std::int64_t done) { return done > c; });
         const Chunk chunk = chunk_of(maps, c, chunks);
         for (std::int64_t s = chunk.begin; s < chunk.end; ++s) {
-          write_scatter(s);
+          const std::int32_t begin = maps.ragged_cu[s];
+          const std::int32_t end = maps.ragged_cu[s + 1];
+          const std::int32_t count = maps.compact_cu[s + 1] - maps.compact_cu[s];
+          if (maps.last_rows[s] > 0) {
+            detail::copy_run(maps.scatter + begin, maps.scatter + maps.ragged_cu[s - 1], maps.last_rows[s],
+                             maps.last_rows[s]);
+          }
+          detail::fill_run(maps.scatter + end - count, count, maps.compact_cu[s], count);
+          maps.last_rows[s] = begin < end ? maps.scatter[end - 1] : no_row;
         }
       }
     });
