@@ -97,9 +97,10 @@
 // needs that uses it.
 #if defined(__SSE2__)
 #define RADIXMLP_HAS_SSE2 true
-#define RADIXMLP_SIGNS_OF_WORDS(a, b, c, d)     \
-  static_cast<std::uint32_t>(_mm_movemask_epi8( \
-      _mm_packs_epi16(_mm_packs_epi32((__m128i)(a), (__m128i)(b)), _mm_packs_epi32((__m128i)(c), (__m128i)(d)))))
+#define RADIXMLP_SIGNS_OF_WORDS(a, b, c, d)                                                                          \
+  static_cast<std::uint32_t>(                                                                                        \
+      _mm_movemask_epi8(_mm_packs_epi16(_mm_packs_epi32(reinterpret_cast<__m128i>(a), reinterpret_cast<__m128i>(b)), \
+                                        _mm_packs_epi32(reinterpret_cast<__m128i>(c), reinterpret_cast<__m128i>(d)))))
 #define RADIXMLP_HAS_AVX2() (__builtin_cpu_supports("avx2") != 0)
 #define RADIXMLP_TARGET_AVX2 __attribute__((target("avx2")))
 #define RADIXMLP_SIGNS_OF_BYTES(vector) static_cast<std::uint32_t>(__builtin_ia32_pmovmskb256(vector))

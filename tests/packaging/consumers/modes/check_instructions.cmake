@@ -3,7 +3,7 @@
 cmake_minimum_required(VERSION 3.24)
 
 # The functions that an object without AVX brings are free of it in the program too, whose linker may have taken them from
-# another object.
+# another object. But for functions whose name ends with _avx2: they are called where the processor has been asked.
 
 # Functions of a file, and those of them that use AVX: a register ymm or zmm, or a mnemonic that starts with v.
 function(functions_of file out_all out_avx)
@@ -16,6 +16,9 @@ function(functions_of file out_all out_avx)
   foreach(function IN LISTS functions)
     if(function MATCHES "<([^>\n]*)>:\n")
       set(name "${CMAKE_MATCH_1}")
+      if(name MATCHES "_avx2E")  # mangled: the parameters follow
+        continue()
+      endif()
       list(APPEND all "${name}")
       if(function MATCHES "%[yz]mm[0-9]|\tv[a-z0-9]+ ")
         list(APPEND avx "${name}")
