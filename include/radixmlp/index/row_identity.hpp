@@ -69,16 +69,14 @@ template <bool sse2 = RADIXMLP_HAS_SSE2>
   for (std::int64_t i = 0;; i = std::min(i + block, bytes - block)) {  // the last block may overlap the one before
     __builtin_prefetch(b + i + ahead);
     __builtin_prefetch(b + i + ahead + block / 2);
-    Vector all = ~Vector{};
     Vector equal[4];
     for (std::size_t v = 0; v < 4; ++v) {
       Vector x, y;
       std::memcpy(&x, a + i + v * sizeof x, sizeof x);
       std::memcpy(&y, b + i + v * sizeof y, sizeof y);
       equal[v] = x == y;
-      all &= equal[v];
     }
-    if (RADIXMLP_SIGNS_OF_BYTES(all) != ~std::uint32_t{0}) {
+    if (RADIXMLP_SIGNS_OF_BYTES(equal[0] & equal[1] & (equal[2] & equal[3])) != ~std::uint32_t{0}) {
       const std::uint64_t low = RADIXMLP_SIGNS_OF_BYTES(equal[0]) | std::uint64_t{RADIXMLP_SIGNS_OF_BYTES(equal[1])}
                                                                         << 32;
       const std::uint64_t high = RADIXMLP_SIGNS_OF_BYTES(equal[2]) | std::uint64_t{RADIXMLP_SIGNS_OF_BYTES(equal[3])}
