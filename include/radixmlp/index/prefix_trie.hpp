@@ -115,12 +115,12 @@ RADIXMLP_TARGET_AVX2 inline void copy_run_avx2(std::int32_t* out, const std::int
 // out[i] = from[i] for i < count; `from` lies before `out`, at least `count` entries.
 inline void copy_run(std::int32_t* out, const std::int32_t* from, std::int64_t count, std::int64_t room) noexcept {
   constexpr std::int64_t long_run = 96;
-  if (count >= long_run && RADIXMLP_HAS_AVX2()) {
-    copy_run_avx2(out, from, count);
-    return;
-  }
-  if (count >= long_run) {  // memcpy has wider vectors than the build's target may allow
-    std::memcpy(out, from, static_cast<std::size_t>(count) * sizeof *out);
+  if (count >= long_run) {
+    if (RADIXMLP_HAS_AVX2()) {
+      copy_run_avx2(out, from, count);
+    } else {  // memcpy may have wider vectors than the build's target
+      std::memcpy(out, from, static_cast<std::size_t>(count) * sizeof *out);
+    }
     return;
   }
   using Vector = std::uint32_t __attribute__((vector_size(16)));
@@ -354,7 +354,7 @@ class PrefixTrie {
     const auto padded_rows = static_cast<std::int32_t>(detail::round_up(compact_rows, options.pad_to));
     const std::int32_t parents = options.parent ? compact_rows : 0;
     std::int32_t* const parent = map(layout.parent(padded_rows));
-    if (std::is_same_v<Executor, SerialExecutor> || compact_rows < chunk_rows) {
+    if (std::is_same_v<Executor, SerialExecutor> || compact_rows < chunk_rows) {  // written before others would come
       write_sources(maps, options.parent, parent, {0, sequences});
     } else {
       // From both ends: a core then finds what it wrote in the last build, if there are two.
