@@ -561,6 +561,7 @@ class PrefixTrie {
         }
       }
       shared_ = shared;
+      rows_.fetch(end + shared);  // where it may part from this one
       source_ = last_begin_;
       last_begin_ = begin;
       last_end_ = end;
@@ -629,7 +630,10 @@ class PrefixTrie {
     // How many rows two sequences have in common that follow each other: the first ends where the second begins.
     [[nodiscard]] std::int32_t compare(std::int32_t first, std::int32_t second, std::int32_t end) const noexcept {
       rows_.fetch(end);
-      return static_cast<std::int32_t>(rows_.match(first, second, std::min(second - first, end - second)));
+      const auto shared =
+          static_cast<std::int32_t>(rows_.match(first, second, std::min(second - first, end - second)));
+      rows_.fetch(end + shared);
+      return shared;
     }
 
     // The compact rows of rows `from` to `to` of the last sequence, none of them new, to scatter[from] and on.
