@@ -92,9 +92,7 @@ RADIXMLP_TARGET_AVX2 inline void copy_run_avx2(std::int32_t* out, const std::int
   constexpr std::int64_t lanes = 8;
   Vector a, b, c, d;
   std::memcpy(&a, from, sizeof a);
-  std::memcpy(&b, from + count - lanes, sizeof b);
   std::memcpy(out, &a, sizeof a);
-  std::memcpy(out + count - lanes, &b, sizeof b);
   std::int64_t i = lanes - static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(out) / sizeof *out % lanes);
   for (; i + 4 * lanes <= count; i += 4 * lanes) {
     std::memcpy(&a, from + i, sizeof a);
@@ -110,6 +108,8 @@ RADIXMLP_TARGET_AVX2 inline void copy_run_avx2(std::int32_t* out, const std::int
     std::memcpy(&a, from + i, sizeof a);
     std::memcpy(out + i, &a, sizeof a);
   }
+  std::memcpy(&a, from + count - lanes, sizeof a);
+  std::memcpy(out + count - lanes, &a, sizeof a);
 }
 
 // out[i] = from[i] for i < count; `from` lies before `out`, at least `count` entries.
@@ -464,7 +464,8 @@ class PrefixTrie {
             own_chunk = c;
             const Chunk chunk = chunk_of(maps, c, chunks);
             for (std::int64_t s = std::max<std::int64_t>(chunk.begin, 1); s < chunk.end; ++s) {
-              maps.last_rows[s] = empty.compare(maps.ragged_cu[s - 1], maps.ragged_cu[s], maps.ragged_cu[s + 1]);
+              const std::int32_t begin = maps.ragged_cu[s];
+              maps.last_rows[s] = empty.compare(maps.ragged_cu[s - 1], begin, begin, maps.ragged_cu[s + 1]);
             }
             compared[c].store(true);
             compared[c].notify_one();
@@ -553,15 +554,13 @@ class PrefixTrie {
         step_count_ = 1;
       } else {
         if (shared == unknown) {
-          shared = static_cast<std::int32_t>(
-              rows_.match(last_begin_, begin, std::min(last_end_ - last_begin_, end - begin)));
+          shared = compare(last_begin_, last_end_, begin, end);
         }
         while (steps_[step_count_ - 1].depth >= shared) {
           --step_count_;
         }
       }
       shared_ = shared;
-      rows_.fetch(end + shared);  // where it may part from this one
       source_ = last_begin_;
       last_begin_ = begin;
       last_end_ = end;
@@ -627,13 +626,11 @@ class PrefixTrie {
     }
     [[nodiscard]] std::int32_t max_seqlen() const noexcept { return max_seqlen_; }
 
-    // How many rows two sequences have in common that follow each other: the first ends where the second begins.
-    [[nodiscard]] std::int32_t compare(std::int32_t first, std::int32_t second, std::int32_t end) const noexcept {
-      rows_.fetch(end);
-      const auto shared =
-          static_cast<std::int32_t>(rows_.match(first, second, std::min(second - first, end - second)));
-      rows_.fetch(end + shared);
-      return shared;
+    // How many rows a sequence has in common with one before it.
+    [[nodiscard]] std::int32_t compare(std::int32_t first, std::int32_t first_end, std::int32_t begin,
+                                       std::int32_t end) const noexcept {
+      const std::int32_t rows = end - begin;
+      return static_cast<std::int32_t>(rows_.match(first, begin, std::min(first_end - first, rows), rows));
     }
 
     // The compact rows of rows `from` to `to` of the last sequence, none of them new, to scatter[from] and on.

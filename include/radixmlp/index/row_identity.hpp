@@ -60,12 +60,12 @@ template <bool sse2 = RADIXMLP_HAS_SSE2>
 }
 
 // Equal leading bytes of two arrays of at least 128 bytes, on a processor with AVX2. Where in a block the difference is
-// takes no branch. b is fetched ahead, also behind its end: what is there is compared next.
+// takes no branch. What lies `ahead` bytes behind each block of b is fetched.
 [[nodiscard]] RADIXMLP_TARGET_AVX2 inline std::int64_t equal_bytes_avx2(const std::byte* a, const std::byte* b,
-                                                                        std::int64_t bytes) noexcept {
+                                                                        std::int64_t bytes,
+                                                                        std::int64_t ahead) noexcept {
   using Vector = char __attribute__((vector_size(32)));
   constexpr std::int64_t block = 128;
-  constexpr std::int64_t ahead = 1024;
   for (std::int64_t i = 0;; i = std::min(i + block, bytes - block)) {  // the last block may overlap the one before
     __builtin_prefetch(b + i + ahead);
     __builtin_prefetch(b + i + ahead + block / 2);
@@ -90,10 +90,11 @@ template <bool sse2 = RADIXMLP_HAS_SSE2>
 }
 
 // Equal leading bytes of two arrays, at least up to the 4-byte word that differs; the first `readable` bytes of both
-// may be read. Without `x86` as on a processor of another kind.
+// may be read. Where `next` is known, the next compare begins that many bytes behind b. Without `x86` as on a processor
+// of another kind.
 template <bool x86 = RADIXMLP_HAS_SSE2>
 [[nodiscard]] inline std::int64_t equal_bytes(const std::byte* a, const std::byte* b, std::int64_t bytes,
-                                              std::int64_t readable) noexcept {
+                                              std::int64_t readable, std::int64_t next = 0) noexcept {
   static_assert(std::endian::native == std::endian::little, "radixmlp: hosts are little-endian");
   constexpr std::int64_t long_block = 256;
   constexpr std::int64_t block = 64;
@@ -107,7 +108,9 @@ template <bool x86 = RADIXMLP_HAS_SSE2>
     i = block;
   }
   if (x86 && bytes >= long_block && RADIXMLP_HAS_AVX2()) {
-    return equal_bytes_avx2(a, b, bytes);
+    // Of the next array as much as is equal here, so that its compare finds it in the cache; else what comes next.
+    constexpr std::int64_t far = 2048;
+    return equal_bytes_avx2(a, b, bytes, 0 < next && next <= far ? next : far / 2);
   }
   // Elsewhere long runs are memcmp's, which may have wider vectors than the build's target.
   std::size_t size = long_block;
@@ -127,17 +130,18 @@ template <bool x86 = RADIXMLP_HAS_SSE2>
 }
 
 // How many of n values at a, `stride` bytes apart, equal those at b, counted from the front. Where the values are
-// contiguous, `readable` of them may be read.
+// contiguous, `readable` of them may be read. Where `next` is known, the next compare begins that many values behind b.
 template <class T>
 [[nodiscard]] inline std::int64_t equal_values(const std::byte* a, const std::byte* b, std::int64_t n,
-                                               std::int64_t readable, std::int64_t stride = sizeof(T)) noexcept {
+                                               std::int64_t readable, std::int64_t next = 0,
+                                               std::int64_t stride = sizeof(T)) noexcept {
   constexpr std::int64_t size = sizeof(T);
   std::int64_t i = 0;
   if (stride == size) {
     if (n == 0 || load<T>(a) != load<T>(b)) {
       return 0;
     }
-    i = equal_bytes(a, b, n * size, readable * size) / size;
+    i = equal_bytes(a, b, n * size, readable * size, next * size) / size;
     if constexpr (size >= 4) {
       return i;
     }
@@ -182,18 +186,19 @@ struct Column {
     }
   }
 
-  [[nodiscard]] std::int64_t match(std::int64_t a, std::int64_t b, std::int64_t n) const noexcept {
+  [[nodiscard]] std::int64_t match(std::int64_t a, std::int64_t b, std::int64_t n,
+                                   std::int64_t next = 0) const noexcept {
     switch (width) {
       case 1:
-        return equal_values<std::uint8_t>(row(a), row(b), n, n, stride);
+        return equal_values<std::uint8_t>(row(a), row(b), n, n, next, stride);
       case 2:
-        return equal_values<std::uint16_t>(row(a), row(b), n, n, stride);
+        return equal_values<std::uint16_t>(row(a), row(b), n, n, next, stride);
       case 4:
-        return equal_values<std::uint32_t>(row(a), row(b), n, n, stride);
+        return equal_values<std::uint32_t>(row(a), row(b), n, n, next, stride);
       case 8:
-        return equal_values<std::uint64_t>(row(a), row(b), n, n, stride);
+        return equal_values<std::uint64_t>(row(a), row(b), n, n, next, stride);
       default:
-        return equal_values<Key128>(row(a), row(b), n, n, stride);
+        return equal_values<Key128>(row(a), row(b), n, n, next, stride);
     }
   }
 };
@@ -208,9 +213,10 @@ class TokenRows {
       : tokens_(tokens.data()), count_(static_cast<std::int64_t>(tokens.size())) {}
 
   // a comes before b.
-  [[nodiscard]] std::int64_t match(std::int64_t a, std::int64_t b, std::int64_t n) const noexcept {
+  [[nodiscard]] std::int64_t match(std::int64_t a, std::int64_t b, std::int64_t n,
+                                   std::int64_t next = 0) const noexcept {
     return equal_values<Token>(reinterpret_cast<const std::byte*>(tokens_ + a),
-                               reinterpret_cast<const std::byte*>(tokens_ + b), n, count_ - b);
+                               reinterpret_cast<const std::byte*>(tokens_ + b), n, count_ - b, next);
   }
   // A row, or the end, that is compared soon.
   void fetch(std::int64_t row) const noexcept { __builtin_prefetch(tokens_ + row); }
@@ -273,16 +279,18 @@ class RowIdentity : BatchColumns {
   [[nodiscard]] bool tokens_only() const noexcept { return tokens && !token_keys && axes == 0; }
   [[nodiscard]] bool one_namespace() const noexcept { return !sequence_keys && !past_lengths; }
 
-  // How many of the n rows from a on equal the n rows from b on, counted from the front.
-  [[nodiscard]] std::int64_t match(std::int64_t a, std::int64_t b, std::int64_t n) const noexcept {
+  // How many of the n rows from a on equal the n rows from b on, counted from the front. Where `next` is known, the
+  // next compare begins that many rows behind b.
+  [[nodiscard]] std::int64_t match(std::int64_t a, std::int64_t b, std::int64_t n,
+                                   std::int64_t next = 0) const noexcept {
     if (tokens) {
-      n = tokens.match(a, b, n);
+      n = tokens.match(a, b, n, next);
     }
     if (token_keys) {
-      n = token_keys.match(a, b, n);
+      n = token_keys.match(a, b, n, next);
     }
     for (std::int32_t axis = 0; axis < axes; ++axis) {
-      n = axis_column(axis).match(a, b, n);
+      n = axis_column(axis).match(a, b, n, next);
     }
     return n;
   }
