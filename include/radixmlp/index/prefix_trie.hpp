@@ -422,8 +422,9 @@ class PrefixTrie {
     // Until it gets its own value, last_rows[s] holds how many rows s has in common with the sequence before it; from
     // the walk on, how many of them are to be copied from there.
     executor.parallel_for(std::min(chunks, most_workers), [&](std::int64_t) {
-      std::int64_t own_chunk = 0;  // where to begin to write: among the rows that this core knows
-      if (take(has_walker)) {
+      const bool walks = take(has_walker);
+      std::int64_t own_chunk = 0;  // the last that it compared
+      if (walks) {
         Walk<Rows> walk = empty;
         std::int32_t compact_rows = 0;
         maps.compact_cu[0] = 0;
@@ -472,8 +473,10 @@ class PrefixTrie {
           }
         }
       }
+      // From where it compared upwards, the walker from the end back: a core then writes what it wrote in the last
+      // build.
       for (std::int64_t i = 0; i < chunks; ++i) {
-        const std::int64_t c = (own_chunk + i) % chunks;
+        const std::int64_t c = walks ? chunks - 1 - i : (own_chunk + i) % chunks;
         if (!take(written[c])) {
           continue;
         }
