@@ -113,6 +113,16 @@
 #define RADIXMLP_SIGNS_OF_BYTES(vector) (static_cast<void>(vector), std::uint32_t{0})
 #endif
 
+// Asks for huge pages in place of all pages of these bytes, where the kernel gives them on request.
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+#if defined(MADV_HUGEPAGE)
+#define RADIXMLP_ASK_FOR_HUGE_PAGES(memory, bytes) static_cast<void>(::madvise(memory, bytes, MADV_HUGEPAGE))
+#else
+#define RADIXMLP_ASK_FOR_HUGE_PAGES(memory, bytes) static_cast<void>(0)
+#endif
+
 // Whether the processor that runs this is AMD's.
 #if defined(__x86_64__) || defined(__i386__)
 #define RADIXMLP_ON_AMD() (__builtin_cpu_is("amd") != 0)

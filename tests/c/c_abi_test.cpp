@@ -253,7 +253,10 @@ void check_batch(radixmlp_trie* trie, BatchSpec spec, AxisOrder order, RandomBat
       radixmlp_index_bytes(spec.rows(), static_cast<std::int64_t>(spec.sequences()), spec.pad_to, &bytes, &status));
   CHECK(bytes == static_cast<std::int64_t>(
                      radixmlp::index_bytes(spec.rows(), static_cast<std::int64_t>(spec.sequences()), spec.pad_to)));
-  std::vector<radixmlp::detail::IndexChunk> memory(static_cast<std::size_t>(bytes) / 64);
+  struct alignas(radixmlp::index_alignment) Line {
+    std::byte bytes[radixmlp::index_alignment];
+  };
+  std::vector<Line> memory(static_cast<std::size_t>(bytes) / sizeof(Line));
   CThreads threads;
   const radixmlp_executor executor = threads.executor();
   for (const bool into_memory : {false, true}) {

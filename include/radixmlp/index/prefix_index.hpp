@@ -88,6 +88,29 @@ struct PrefixIndexView {
 // Alignment of the block and of every map in it, in bytes: a cache line, and a multiple of any vector load.
 inline constexpr std::size_t index_alignment = 64;
 
+// Memory of the host for an index, uninitialised. From 4 MiB on it asks for huge pages, where the kernel has them on
+// request: maps of that size no longer fit into what a processor knows of pages of 4 KiB.
+struct HostIndexAllocator {
+  // nullptr where there is none.
+  [[nodiscard]] void* allocate(std::size_t bytes) const noexcept {
+    void* const memory = ::operator new(bytes, alignment(bytes), std::nothrow);
+    if (memory != nullptr && bytes >= large) {
+      RADIXMLP_ASK_FOR_HUGE_PAGES(memory, bytes / huge_page * huge_page);
+    }
+    return memory;
+  }
+  // What allocate(bytes) returned.
+  void deallocate(void* memory, std::size_t bytes) const noexcept { ::operator delete(memory, alignment(bytes)); }
+
+ private:
+  static constexpr std::size_t huge_page = std::size_t{2} << 20;
+  static constexpr std::size_t large = 2 * huge_page;
+
+  [[nodiscard]] static constexpr std::align_val_t alignment(std::size_t bytes) noexcept {
+    return std::align_val_t{bytes >= large ? huge_page : index_alignment};
+  }
+};
+
 }  // namespace radixmlp::inline v0
 
 namespace radixmlp::inline v0::inline RADIXMLP_MODE {
@@ -123,46 +146,40 @@ struct IndexLayout {
   }
 };
 
-struct alignas(index_alignment) IndexChunk {
-  std::byte bytes[index_alignment];
-};
-
-// Uninitialised memory that grows and never shrinks. Owns it by hand: with std::unique_ptr comes all of <memory>, and
-// with it iostreams, into every file that includes this one.
+// Memory that grows and never shrinks. Owns it by hand: with std::unique_ptr comes all of <memory>, and with it
+// iostreams, into every file that includes this one.
 class IndexMemory {
  public:
   IndexMemory() = default;
   IndexMemory(IndexMemory&& other) noexcept
-      : chunks_(std::exchange(other.chunks_, nullptr)), chunks_count_(std::exchange(other.chunks_count_, 0)) {}
+      : memory_(std::exchange(other.memory_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
   IndexMemory& operator=(IndexMemory&& other) noexcept {
-    std::swap(chunks_, other.chunks_);
-    std::swap(chunks_count_, other.chunks_count_);
+    std::swap(memory_, other.memory_);
+    std::swap(bytes_, other.bytes_);
     return *this;
   }
-  ~IndexMemory() { delete[] chunks_; }
+  ~IndexMemory() { HostIndexAllocator{}.deallocate(memory_, bytes_); }
 
-  [[nodiscard]] std::byte* data() noexcept { return reinterpret_cast<std::byte*>(chunks_); }
+  [[nodiscard]] std::byte* data() noexcept { return static_cast<std::byte*>(memory_); }
 
-  [[nodiscard]] std::size_t bytes() const noexcept { return chunks_count_ * sizeof(IndexChunk); }
+  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
 
   // False where there is no memory. The contents are lost when it grows.
   [[nodiscard]] bool grow_to(std::size_t bytes) noexcept {
-    if (bytes > chunks_count_ * sizeof(IndexChunk)) {
-      const std::size_t count = (bytes + sizeof(IndexChunk) - 1) / sizeof(IndexChunk);
-      chunks_count_ = 0;
-      delete[] chunks_;
-      chunks_ = new (std::nothrow) IndexChunk[count];
-      if (chunks_ == nullptr) {
+    if (bytes > bytes_) {
+      HostIndexAllocator{}.deallocate(memory_, std::exchange(bytes_, 0));
+      memory_ = HostIndexAllocator{}.allocate(bytes);
+      if (memory_ == nullptr) {
         return false;
       }
-      chunks_count_ = count;
+      bytes_ = bytes;
     }
     return true;
   }
 
  private:
-  IndexChunk* chunks_ = nullptr;
-  std::size_t chunks_count_ = 0;
+  void* memory_ = nullptr;
+  std::size_t bytes_ = 0;
 };
 
 // For functions that read the maps of one batch on the host.

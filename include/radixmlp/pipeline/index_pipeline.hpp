@@ -21,24 +21,14 @@
 
 namespace radixmlp::inline v0 {
 
-// Where finished indices lie, e.g. pinned host memory. allocate(bytes) gives memory aligned to index_alignment, or
-// nullptr where there is none left; neither function throws.
+// Where finished indices lie: HostIndexAllocator, or e.g. pinned host memory. allocate(bytes) gives memory aligned to
+// index_alignment, or nullptr where there is none left; neither function throws.
 template <class A>
 concept IndexAllocator = requires(A& allocator, void* memory, std::size_t bytes) {
   { allocator.allocate(bytes) }
   noexcept->std::convertible_to<void*>;
   { allocator.deallocate(memory, bytes) }
   noexcept;
-};
-
-// Ordinary host memory.
-struct HostIndexAllocator {
-  [[nodiscard]] void* allocate(std::size_t bytes) const noexcept {
-    return ::operator new (bytes, std::align_val_t{index_alignment}, std::nothrow);
-  }
-  void deallocate(void* memory, std::size_t) const noexcept {
-    ::operator delete (memory, std::align_val_t{index_alignment});
-  }
 };
 
 struct PipelineOptions {
