@@ -88,26 +88,21 @@ struct PrefixIndexView {
 // Alignment of the block and of every map in it, in bytes: a cache line, and a multiple of any vector load.
 inline constexpr std::size_t index_alignment = 64;
 
-// Memory of the host for an index, uninitialised. From 4 MiB on it asks for huge pages, where the kernel has them on
-// request: maps of that size no longer fit into what a processor knows of pages of 4 KiB.
+// Memory of the host for an index, uninitialised. Where it spans huge pages and the kernel gives them on request, it
+// asks for them: maps of some megabytes need more pages of 4 KiB than a processor keeps.
 struct HostIndexAllocator {
   // nullptr where there is none.
   [[nodiscard]] void* allocate(std::size_t bytes) const noexcept {
-    void* const memory = ::operator new(bytes, alignment(bytes), std::nothrow);
-    if (memory != nullptr && bytes >= large) {
-      RADIXMLP_ASK_FOR_HUGE_PAGES(memory, bytes / huge_page * huge_page);
+    void* const memory = ::operator new (bytes, std::align_val_t{index_alignment}, std::nothrow);
+    constexpr std::size_t page = std::size_t{2} << 20;
+    const std::size_t before = (page - reinterpret_cast<std::uintptr_t>(memory) % page) % page;
+    if (memory != nullptr && bytes >= before + page) {
+      RADIXMLP_ASK_FOR_HUGE_PAGES(static_cast<std::byte*>(memory) + before, (bytes - before) / page * page);
     }
     return memory;
   }
-  // What allocate(bytes) returned.
-  void deallocate(void* memory, std::size_t bytes) const noexcept { ::operator delete(memory, alignment(bytes)); }
-
- private:
-  static constexpr std::size_t huge_page = std::size_t{2} << 20;
-  static constexpr std::size_t large = 2 * huge_page;
-
-  [[nodiscard]] static constexpr std::align_val_t alignment(std::size_t bytes) noexcept {
-    return std::align_val_t{bytes >= large ? huge_page : index_alignment};
+  void deallocate(void* memory, std::size_t) const noexcept {
+    ::operator delete (memory, std::align_val_t{index_alignment});
   }
 };
 

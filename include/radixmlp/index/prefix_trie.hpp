@@ -630,8 +630,8 @@ class PrefixTrie {
     [[nodiscard]] std::int32_t max_seqlen() const noexcept { return max_seqlen_; }
 
     // How many rows a sequence has in common with one before it.
-    [[nodiscard]] std::int32_t compare(std::int32_t first, std::int32_t first_end, std::int32_t begin,
-                                       std::int32_t end) const noexcept {
+    [[nodiscard]] RADIXMLP_ALWAYS_INLINE std::int32_t compare(std::int32_t first, std::int32_t first_end,
+                                                              std::int32_t begin, std::int32_t end) const noexcept {
       const std::int32_t rows = end - begin;
       return static_cast<std::int32_t>(rows_.match(first, begin, std::min(first_end - first, rows), rows));
     }
