@@ -4,7 +4,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <new>
+#include <string>
 #include <vector>
 
 #include "radixmlp/pipeline/index_pipeline.hpp"
@@ -55,6 +59,39 @@ TEST_CASE("a pipeline whose slots have seen a batch of the size allocates nothin
     CHECK(allocations == before);
     CHECK(taken == 10);
   }
+}
+
+// The kernel's flags of the mapping that an address lies in, as in "rd wr mr mw me ac hg".
+std::string mapping_flags(const std::byte* address) {
+  std::ifstream maps("/proc/self/smaps");
+  bool found = false;
+  for (std::string line; std::getline(maps, line);) {
+    std::uintptr_t begin = 0, end = 0;
+    if (std::sscanf(line.c_str(), "%zx-%zx ", &begin, &end) == 2) {
+      found = begin <= reinterpret_cast<std::uintptr_t>(address) && reinterpret_cast<std::uintptr_t>(address) < end;
+    } else if (found && line.starts_with("VmFlags:")) {
+      return line + ' ';
+    }
+  }
+  return {};
+}
+
+TEST_CASE("memory for an index asks for huge pages where it spans them") {
+  constexpr std::size_t page = std::size_t{2} << 20;
+  constexpr std::size_t bytes = 3 * page + 64;
+  HostIndexAllocator allocator;
+  auto* const memory = static_cast<std::byte*>(allocator.allocate(bytes));
+  REQUIRE(memory != nullptr);
+  CHECK(reinterpret_cast<std::uintptr_t>(memory) % index_alignment == 0);
+  const std::byte* const first = memory + (page - reinterpret_cast<std::uintptr_t>(memory) % page) % page;
+  const std::string flags = mapping_flags(first);
+  if (std::filesystem::exists("/sys/kernel/mm/transparent_hugepage") && !flags.empty()) {
+    CHECK(flags.find(" hg ") != std::string::npos);
+    CHECK(mapping_flags(first + page).find(" hg ") != std::string::npos);
+  } else {
+    std::puts("skipped: this kernel has no huge pages on request");
+  }
+  allocator.deallocate(memory, bytes);
 }
 
 TEST_CASE("one builder of a pipeline has one trie, however many slots there are") {
