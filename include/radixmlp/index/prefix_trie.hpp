@@ -146,10 +146,10 @@ inline void copy_run(std::int32_t* out, const std::int32_t* from, std::int64_t c
 
 // Builds the index of a batch, O(N + B). Reusable, one batch at a time; memory is kept and only grows, so a batch of
 // a size it has seen allocates nothing. Host only, no stream. An executor with several threads gives the same index and
-// pays on a million rows or more: two threads were 1.2 to 1.7 times as fast there (benchmarks/README.md).
+// pays on a million rows or more: see benchmarks/README.md.
 //
 // The trie is a radix tree: an edge is a run of rows that one sequence brought, so whole runs are compared and
-// numbered at once. A node is not stored: it is the last compact row of the edge above it, which no split changes.
+// numbered at once. A node is not stored: it is the ragged row that ends the edge above it, which no split changes.
 class PrefixTrie {
   template <class Rows>
   class Walk;
@@ -181,7 +181,8 @@ class PrefixTrie {
     if (Status status = validate(batch, options); !status.ok()) {
       return status;
     }
-    if (Status status = reserve(batch, index_bytes(batch.rows(), batch.sequences(), options.pad_to)); !status.ok()) {
+    if (Status status = reserve<Executor>(batch, index_bytes(batch.rows(), batch.sequences(), options.pad_to));
+        !status.ok()) {
       return status;
     }
     index = build_maps(batch, options, maps_.data(), executor);
@@ -205,7 +206,7 @@ class PrefixTrie {
       return detail::invalid_batch("memory", -1, static_cast<std::int64_t>(misaligned),
                                    "its address must be a multiple of", index_alignment);
     }
-    if (Status status = reserve(batch, 0); !status.ok()) {
+    if (Status status = reserve<Executor>(batch, 0); !status.ok()) {
       return status;
     }
     index = build_maps(batch, options, memory.data(), executor);
@@ -219,14 +220,14 @@ class PrefixTrie {
   static constexpr std::int32_t namespace_parent = std::numeric_limits<std::int32_t>::min();
 
   struct Edge {
-    std::uint64_t key;       // the node that it hangs from, and the tag of its first row: equal rows have equal tags
-    std::int32_t source;     // ragged row that its first row was taken from; the rest follow
-    std::int32_t first_row;  // compact row of its first row; the rest follow
-    std::int32_t length;     // rows; 0 for the root of a namespace
-    std::int32_t child;      // first edge below it, or none; the others are in the hash table
-    std::int32_t chained;    // next edge in its hash chain, or none
+    std::uint64_t key;      // the node that it hangs from, and the tag of its first row: equal rows have equal tags
+    std::int32_t source;    // ragged row that its first row was taken from; the rest follow
+    std::int32_t sequence;  // where that row lies; for the root of a namespace, a sequence of it
+    std::int32_t length;    // rows; 0 for the root of a namespace
+    std::int32_t child;     // first edge below it, or none; the others are in the hash table
+    std::int32_t chained;   // next edge in its hash chain, or none
 
-    [[nodiscard]] std::int32_t node() const noexcept { return first_row + length - 1; }
+    [[nodiscard]] std::int32_t node() const noexcept { return source + length - 1; }
   };
 
   // An edge on the way to the end of the last sequence, and how many rows of the sequence lie above it.
@@ -299,17 +300,18 @@ class PrefixTrie {
 
   // A sequence adds at most its own edge, and the lower half of one that it splits or the root of its namespace; it
   // makes no way down longer by more than one edge. Its own edge and the root can be hashed; twice as many chains keep
-  // most of them empty. All in all some 88 bytes a sequence.
-  template <TokenId Token>
+  // most of them empty. All in all some 88 bytes a sequence; 4 more with several threads.
+  template <class Executor, TokenId Token>
   [[nodiscard]] Status reserve(const RaggedBatch<Token>& batch, std::size_t map_bytes) noexcept {
     const auto sequences = static_cast<std::size_t>(batch.sequences());
     const std::size_t edges = (2 * sequences + 2) * sizeof(Edge);  // with `none`, and the only root of an empty batch
     const std::size_t steps = (sequences + 1) * sizeof(Step);
     chain_count_ = std::bit_ceil(2 * sequences + 2);
     const std::size_t chains = chain_count_ * sizeof(std::int32_t);
+    const std::size_t owners = std::is_same_v<Executor, SerialExecutor> ? 0 : sequences * sizeof(std::int32_t);
     if (!maps_.grow_to(map_bytes) || !edge_memory_.grow_to(edges) || !step_memory_.grow_to(steps) ||
-        !chain_memory_.grow_to(chains)) {
-      return detail::out_of_memory(map_bytes + edges + steps + chains);
+        !chain_memory_.grow_to(chains) || !owner_memory_.grow_to(owners)) {
+      return detail::out_of_memory(map_bytes + edges + steps + chains + owners);
     }
     return {};
   }
@@ -343,33 +345,26 @@ class PrefixTrie {
     std::memcpy(maps.ragged_cu, cu_seqlens.data(), cu_seqlens.size_bytes());
 
     const Walk<Rows> walk(*this, rows, identity);
-    const std::int64_t chunks = std::clamp<std::int64_t>(ragged_rows / chunk_rows, 1, most_chunks);
+    const auto parent_map = [&] {  // where it lies depends on how many compact rows there are
+      return map(layout.parent(detail::round_up(maps.compact_cu[sequences], options.pad_to)));
+    };
+    const auto write_parents = [&](Chunk chunk) {
+      if (options.parent) {
+        write_parent(maps, parent_map(), chunk);
+      }
+    };
     std::int32_t max_seqlen = 0;
     if constexpr (std::is_same_v<Executor, SerialExecutor>) {
       max_seqlen = number_rows(walk, maps);
+      write_gather(maps, {0, sequences});
+      write_parents({0, sequences});
     } else {
-      max_seqlen = number_rows(walk, maps, chunks, executor);
+      auto* const owners = reinterpret_cast<std::int32_t*>(owner_memory_.data());
+      max_seqlen = build_chunks(walk, maps, owners, write_parents, executor);
     }
     const std::int32_t compact_rows = maps.compact_cu[sequences];
     const auto padded_rows = static_cast<std::int32_t>(detail::round_up(compact_rows, options.pad_to));
     const std::int32_t parents = options.parent ? compact_rows : 0;
-    std::int32_t* const parent = map(layout.parent(padded_rows));
-    if (std::is_same_v<Executor, SerialExecutor> || compact_rows < chunk_rows) {  // written before others would come
-      write_sources(maps, options.parent, parent, {0, sequences});
-    } else {
-      // From both ends: a core then finds what it wrote in the last build, if there are two.
-      std::atomic<bool> has_first = false;
-      std::atomic<bool> taken[most_chunks] = {};
-      executor.parallel_for(std::min(chunks, most_workers), [&](std::int64_t) {
-        const bool is_first = !has_first.exchange(true);
-        for (std::int64_t i = 0; i < chunks; ++i) {
-          const std::int64_t c = is_first ? i : chunks - 1 - i;
-          if (take(taken[c])) {
-            write_sources(maps, options.parent, parent, chunk_of(maps, c, chunks));
-          }
-        }
-      });
-    }
     std::memset(maps.gather + compact_rows, 0,
                 static_cast<std::size_t>(padded_rows - compact_rows) * sizeof(std::int32_t));
 
@@ -378,7 +373,7 @@ class PrefixTrie {
             .scatter = {maps.scatter, count(ragged_rows)},
             .compact_cu = {maps.compact_cu, count(sequences + 1)},
             .ragged_cu = {maps.ragged_cu, count(sequences + 1)},
-            .parent = {parent, count(parents)},
+            .parent = {parent_map(), count(parents)},
             .last_rows = {maps.last_rows, count(sequences)},
             .ragged_rows = ragged_rows,
             .compact_rows = compact_rows,
@@ -395,7 +390,7 @@ class PrefixTrie {
     for (std::int64_t s = 0; s < maps.sequences; ++s) {
       const std::int32_t begin = maps.ragged_cu[s];
       const std::int32_t end = maps.ragged_cu[s + 1];
-      const std::int32_t first_new = walk.insert(s, begin, end, compact_rows, unknown);
+      const std::int32_t first_new = walk.insert(s, begin, end, unknown);
       maps.compact_cu[s] = compact_rows;
       detail::copy_run(maps.scatter + begin, maps.scatter + walk.source(), first_new - begin, maps.ragged_rows - begin);
       detail::fill_run(maps.scatter + first_new, end - first_new, compact_rows, maps.ragged_rows - first_new);
@@ -406,52 +401,45 @@ class PrefixTrie {
     return walk.max_seqlen();
   }
 
-  // The same on several threads. The first worker to come puts the sequences into the trie, in order, and writes
-  // scatter as it goes. The others compare each sequence with the one before, which is most of what the walk needs to
-  // know, from the last chunk on until they meet it; from there on it only walks, and all write behind it. Nobody waits
-  // for a worker that has not come yet, so any executor will do.
-  template <class Rows, class Executor>
-  static std::int32_t number_rows(const Walk<Rows>& empty, Maps maps, std::int64_t chunks,
-                                  const Executor& executor) noexcept {
+  // All maps on several threads. The first worker to come puts the sequences into the trie, in order. The others
+  // compare each sequence with the one before, which is most of what the walk needs to know, from the last chunk on
+  // until they meet it; then they write behind it. Nobody waits for a worker that has not come yet, so any executor
+  // will do.
+  template <class Rows, class WriteParents, class Executor>
+  static std::int32_t build_chunks(const Walk<Rows>& empty, Maps maps, std::int32_t* owners,
+                                   const WriteParents& write_parents, const Executor& executor) noexcept {
+    const std::int64_t chunks = std::clamp<std::int64_t>(maps.ragged_rows / chunk_rows, 1, most_chunks);
     std::atomic<bool> has_walker = false;
     std::atomic<bool> claimed[most_chunks] = {};
     std::atomic<bool> compared[most_chunks] = {};
     std::atomic<std::int64_t> walked = 0;
     std::atomic<bool> written[most_chunks] = {};
+    std::atomic<std::int64_t> written_count = 0;
+    std::atomic<bool> has_parent[most_chunks] = {};
     std::int32_t max_seqlen = 0;
     // Until it gets its own value, last_rows[s] holds how many rows s has in common with the sequence before it; from
     // the walk on, how many of them are to be copied from there.
     executor.parallel_for(std::min(chunks, most_workers), [&](std::int64_t) {
       const bool walks = take(has_walker);
-      std::int64_t own_chunk = 0;  // the last that it compared
       if (walks) {
         Walk<Rows> walk = empty;
         std::int32_t compact_rows = 0;
         maps.compact_cu[0] = 0;
-        bool writes = true;
         for (std::int64_t c = 0; c < chunks; ++c) {
           const bool is_compared = !take(claimed[c]);
           if (is_compared) {
             wait_until(compared[c], [](bool done) { return done; });
           }
-          writes = writes && !is_compared && take(written[c]);
           const Chunk chunk = chunk_of(maps, c, chunks);
           for (std::int64_t s = chunk.begin; s < chunk.end; ++s) {
             const std::int32_t begin = maps.ragged_cu[s];
             const std::int32_t end = maps.ragged_cu[s + 1];
             const bool follows = s > 0 && walk.last_was(maps.ragged_cu[s - 1], begin);
             const std::int32_t first_new =
-                walk.insert(s, begin, end, compact_rows, is_compared && follows ? maps.last_rows[s] : unknown);
-            if (writes) {
-              detail::copy_run(maps.scatter + begin, maps.scatter + walk.source(), first_new - begin,
-                               maps.ragged_rows - begin);
-              detail::fill_run(maps.scatter + first_new, end - first_new, compact_rows, maps.ragged_rows - first_new);
-              maps.last_rows[s] = begin < end ? maps.scatter[end - 1] : no_row;
-            } else {
-              // The sequence before may lie in a chunk that somebody else will write.
-              maps.last_rows[s] = follows && s > chunk.begin ? std::min(walk.shared(), first_new - begin) : 0;
-              walk.write_known(maps.scatter + begin, maps.last_rows[s], first_new - begin);
-            }
+                walk.insert(s, begin, end, is_compared && follows ? maps.last_rows[s] : unknown);
+            // The sequence before may lie in a chunk that somebody else will write.
+            maps.last_rows[s] = follows && s > chunk.begin ? walk.shared() : 0;
+            owners[s] = walk.owner();
             compact_rows += end - first_new;
             maps.compact_cu[s + 1] = compact_rows;
           }
@@ -462,7 +450,6 @@ class PrefixTrie {
       } else {
         for (std::int64_t c = chunks - 1; c > 0; --c) {
           if (take(claimed[c])) {
-            own_chunk = c;
             const Chunk chunk = chunk_of(maps, c, chunks);
             for (std::int64_t s = std::max<std::int64_t>(chunk.begin, 1); s < chunk.end; ++s) {
               const std::int32_t begin = maps.ragged_cu[s];
@@ -473,47 +460,80 @@ class PrefixTrie {
           }
         }
       }
-      // From where it compared upwards, the walker from the end back: a core then writes what it wrote in the last
-      // build.
+      // The walker from the end back: a core then writes what it wrote in the last build.
+      const auto from_own_end = [&](std::int64_t i) { return walks ? chunks - 1 - i : i; };
       for (std::int64_t i = 0; i < chunks; ++i) {
-        const std::int64_t c = walks ? chunks - 1 - i : (own_chunk + i) % chunks;
+        const std::int64_t c = from_own_end(i);
         if (!take(written[c])) {
           continue;
         }
         wait_until(walked, [c](std::int64_t done) { return done > c; });
         const Chunk chunk = chunk_of(maps, c, chunks);
-        for (std::int64_t s = chunk.begin; s < chunk.end; ++s) {
-          const std::int32_t begin = maps.ragged_cu[s];
-          const std::int32_t end = maps.ragged_cu[s + 1];
-          const std::int32_t count = maps.compact_cu[s + 1] - maps.compact_cu[s];
-          if (maps.last_rows[s] > 0) {
-            detail::copy_run(maps.scatter + begin, maps.scatter + maps.ragged_cu[s - 1], maps.last_rows[s],
-                             maps.last_rows[s]);
-          }
-          detail::fill_run(maps.scatter + end - count, count, maps.compact_cu[s], count);
-          maps.last_rows[s] = begin < end ? maps.scatter[end - 1] : no_row;
+        write_scatter(maps, owners, chunk);
+        write_gather(maps, chunk);
+        ++written_count;
+        written_count.notify_all();
+      }
+      wait_until(written_count, [chunks](std::int64_t done) { return done == chunks; });
+      for (std::int64_t i = 0; i < chunks; ++i) {
+        const std::int64_t c = from_own_end(i);
+        if (take(has_parent[c])) {
+          write_parents(chunk_of(maps, c, chunks));
         }
       }
     });
     return max_seqlen;
   }
 
-  // Writes gather and parent, where the new rows of these sequences are one run.
-  static void write_sources(Maps maps, bool with_parent, std::int32_t* parent, Chunk chunk) noexcept {
+  // Writes scatter and last_rows. The first last_rows[s] rows of s are copied from the sequence before; the others that
+  // are not new are runs of new rows of its owner, of that one's owner, and so on.
+  static void write_scatter(Maps maps, const std::int32_t* owners, Chunk chunk) noexcept {
+    const std::int32_t rows_end = maps.ragged_cu[chunk.end];
+    const auto new_rows = [&](std::int64_t s) { return maps.compact_cu[s + 1] - maps.compact_cu[s]; };
+    const auto known_rows = [&](std::int64_t s) { return maps.ragged_cu[s + 1] - maps.ragged_cu[s] - new_rows(s); };
+    for (std::int64_t s = chunk.begin; s < chunk.end; ++s) {
+      const std::int32_t begin = maps.ragged_cu[s];
+      const std::int32_t end = maps.ragged_cu[s + 1];
+      const std::int32_t first_new = known_rows(s);
+      const std::int32_t copied = std::min(maps.last_rows[s], first_new);
+      if (copied > 0) {
+        detail::copy_run(maps.scatter + begin, maps.scatter + maps.ragged_cu[s - 1], copied, rows_end - begin);
+      }
+      std::int32_t known = first_new;
+      for (std::int64_t owner = s; known > copied;) {
+        owner = owners[owner];
+        const std::int32_t first = std::max(known_rows(owner), copied);
+        if (first < known) {
+          detail::fill_run(maps.scatter + begin + first, known - first,
+                           maps.compact_cu[owner] + first - known_rows(owner), known - first);
+          known = first;
+        }
+      }
+      detail::fill_run(maps.scatter + begin + first_new, new_rows(s), maps.compact_cu[s], rows_end - begin - first_new);
+      maps.last_rows[s] = begin < end ? maps.scatter[end - 1] : no_row;
+    }
+  }
+
+  // The new rows of these sequences are one run of gather, and of parent (which needs their scatter).
+  static void write_gather(Maps maps, Chunk chunk) noexcept {
+    const std::int32_t end = maps.compact_cu[chunk.end];
+    for (std::int64_t s = chunk.begin; s < chunk.end; ++s) {
+      const std::int32_t first = maps.compact_cu[s];
+      const std::int32_t count = maps.compact_cu[s + 1] - first;
+      detail::fill_run(maps.gather + first, count, maps.ragged_cu[s + 1] - count, end - first);
+    }
+  }
+
+  static void write_parent(Maps maps, std::int32_t* parent, Chunk chunk) noexcept {
     const std::int32_t begin = maps.compact_cu[chunk.begin];
     const std::int32_t end = maps.compact_cu[chunk.end];
-    if (with_parent) {
-      detail::fill_run(parent + begin, end - begin, begin - 1, end - begin);
-    }
+    detail::fill_run(parent + begin, end - begin, begin - 1, end - begin);
     for (std::int64_t s = chunk.begin; s < chunk.end; ++s) {
       const std::int32_t first = maps.compact_cu[s];
       const std::int32_t count = maps.compact_cu[s + 1] - first;
       if (count > 0) {
         const std::int32_t source = maps.ragged_cu[s + 1] - count;
-        detail::fill_run(maps.gather + first, count, source, end - first);
-        if (with_parent) {
-          parent[first] = source == maps.ragged_cu[s] ? no_row : maps.scatter[source - 1];
-        }
+        parent[first] = source == maps.ragged_cu[s] ? no_row : maps.scatter[source - 1];
       }
     }
   }
@@ -538,11 +558,11 @@ class PrefixTrie {
       }
     }
 
-    // Hangs a sequence into the trie: its first row that the trie does not have, and all after it, become an edge that
-    // starts at compact row `next_row`. Returns that row, or `end`. `shared` is how many rows it has in common with the
-    // sequence that was put in last, where that is known.
+    // Hangs a sequence into the trie: its first row that the trie does not have, and all after it, become an edge.
+    // Returns that row, or `end`. `shared` is how many rows it has in common with the sequence that was put in last,
+    // where that is known.
     RADIXMLP_ALWAYS_INLINE std::int32_t insert(std::int64_t sequence, std::int32_t begin, std::int32_t end,
-                                               std::int32_t next_row, std::int32_t shared) noexcept {
+                                               std::int32_t shared) noexcept {
       max_seqlen_ = std::max(max_seqlen_, end - begin);
       rows_.fetch(end);  // where the next sequence begins
       if (begin == end || identity_.opted_out(sequence)) [[unlikely]] {
@@ -565,6 +585,7 @@ class PrefixTrie {
       }
       shared_ = shared;
       source_ = last_begin_;
+      owner_ = edges_[steps_[step_count_ - 1].edge].sequence;
       last_begin_ = begin;
       last_end_ = end;
 
@@ -603,7 +624,7 @@ class PrefixTrie {
           below = !Rows::tag_is_row && below == child ? chain : edges_[below].chained;
         } while (below != none);
         if (matched == 0) {
-          below = add_edge(key, row, next_row, end - row);
+          below = add_edge(key, row, static_cast<std::int32_t>(sequence), end - row);
           std::int32_t& first = child == none ? above->child : chain;
           edges_[below].chained = std::exchange(first, below);
         }
@@ -614,6 +635,7 @@ class PrefixTrie {
         }
         above = edges_ + below;
         source_ = above->source - depth;
+        owner_ = above->sequence;
         row += matched;
         passed = matched;
       }
@@ -622,6 +644,8 @@ class PrefixTrie {
 
     // First ragged row of a sequence that has all rows of the last one that are not new.
     [[nodiscard]] std::int32_t source() const noexcept { return source_; }
+    // The sequence that brought the last of these rows.
+    [[nodiscard]] std::int32_t owner() const noexcept { return owner_; }
     // How many rows the last sequence has in common with the one before it.
     [[nodiscard]] std::int32_t shared() const noexcept { return shared_; }
     [[nodiscard]] bool last_was(std::int32_t begin, std::int32_t end) const noexcept {
@@ -634,17 +658,6 @@ class PrefixTrie {
                                                               std::int32_t begin, std::int32_t end) const noexcept {
       const std::int32_t rows = end - begin;
       return static_cast<std::int32_t>(rows_.match(first, begin, std::min(first_end - first, rows), rows));
-    }
-
-    // The compact rows of rows `from` to `to` of the last sequence, none of them new, to scatter[from] and on.
-    void write_known(std::int32_t* scatter, std::int32_t from, std::int32_t to) const noexcept {
-      for (const Step* step = steps_ + step_count_ - 1; to > from; --step) {
-        const std::int32_t first = std::max(from, step->depth);
-        if (first < to) {
-          detail::fill_run(scatter + first, to - first, edges_[step->edge].first_row + first - step->depth, to - first);
-          to = first;
-        }
-      }
     }
 
    private:
@@ -668,22 +681,21 @@ class PrefixTrie {
     // children. Those hang from the last row, which is the same node as before.
     void split(Edge& upper, std::int32_t length) noexcept {
       const std::int32_t source = upper.source + length;
-      const std::int32_t lower = add_edge(key_of(upper.first_row + length - 1, rows_.tag(source, seed_)), source,
-                                          upper.first_row + length, upper.length - length);
+      const std::int32_t lower =
+          add_edge(key_of(source - 1, rows_.tag(source, seed_)), source, upper.sequence, upper.length - length);
       edges_[lower].child = upper.child;
       upper.length = length;
       upper.child = lower;
     }
 
-    std::int32_t add_edge(std::uint64_t key, std::int32_t source, std::int32_t first_row,
-                          std::int32_t length) noexcept {
-      edges_[edge_count_] = {key, source, first_row, length, none, none};
+    std::int32_t add_edge(std::uint64_t key, std::int32_t source, std::int32_t sequence, std::int32_t length) noexcept {
+      edges_[edge_count_] = {key, source, sequence, length, none, none};
       return edge_count_++;
     }
 
     // Roots are edges without rows; their nodes are -1, -2, ..., apart from all rows.
     std::int32_t add_root(std::int32_t sequence, std::uint32_t tag) noexcept {
-      return add_edge(key_of(namespace_parent, tag), sequence, -root_count_++, 0);
+      return add_edge(key_of(namespace_parent, tag), -root_count_++, sequence, 0);
     }
 
     [[nodiscard]] std::int32_t find_root(std::int64_t sequence) noexcept {
@@ -691,7 +703,7 @@ class PrefixTrie {
       const std::uint64_t key = key_of(namespace_parent, tag);
       std::int32_t& chain = chain_of(key);
       for (std::int32_t e = chain; e != none; e = edges_[e].chained) {
-        if (edges_[e].key == key && identity_.same_namespace(edges_[e].source, sequence)) {
+        if (edges_[e].key == key && identity_.same_namespace(edges_[e].sequence, sequence)) {
           return e;
         }
       }
@@ -720,6 +732,7 @@ class PrefixTrie {
     std::int32_t step_count_ = 1;
     std::int32_t shared_ = 0;
     std::int32_t source_ = 0;
+    std::int32_t owner_ = 0;
     std::int32_t last_root_ = none;
     std::int32_t last_begin_ = 0;
     std::int32_t last_end_ = 0;
@@ -729,6 +742,7 @@ class PrefixTrie {
   detail::IndexMemory edge_memory_;
   detail::IndexMemory step_memory_;
   detail::IndexMemory chain_memory_;
+  detail::IndexMemory owner_memory_;
   std::size_t chain_count_ = 0;
   std::uint64_t seed_ = detail::fresh_seed(this);
 };
