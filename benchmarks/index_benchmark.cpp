@@ -255,28 +255,38 @@ void compare_adversarial(Comparison& comparison, std::size_t scale) {
   comparison.add(std::to_string(8 * scale) + "x128 all equal", Workload(shared_prefix(8 * scale, 128, 1)), true);
 }
 
-void compare_workloads(Comparison& comparison) {
+constexpr std::size_t max_tokens = 1'000'000;  // of a workload: all of a file but for the production trace
+
+// None, with a message, where there are no workloads.
+std::vector<std::filesystem::path> workload_files() {
   const char* const override_dir = std::getenv("RADIXMLP_SHARED_DIR");
   const std::filesystem::path folder =
       std::filesystem::path(override_dir != nullptr ? override_dir : RADIXMLP_SHARED_DIR) / "workloads";
+  std::vector<std::filesystem::path> files;
   if (!std::filesystem::is_directory(folder)) {
     std::printf("skipped: no workloads in %s (set RADIXMLP_SHARED_DIR)\n", folder.c_str());
-    return;
+    return files;
   }
-  std::vector<std::filesystem::path> files;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     if (entry.path().extension() == ".jsonl") {
       files.push_back(entry.path());
     }
   }
   std::sort(files.begin(), files.end());
-  constexpr std::size_t max_tokens = 1'000'000;  // all of a file but for the production trace
+  return files;
+}
+
+std::string workload_name(const std::filesystem::path& file) { return file.stem().string().substr(0, 27); }
+
+void compare_workloads(Comparison& comparison, const std::vector<std::filesystem::path>& files) {
+  if (files.empty()) {
+    return;
+  }
   for (const std::size_t budget : {std::size_t{16'384}, std::size_t{65'536}}) {
     std::vector<Comparison::Ratios> ratios;
     for (const std::filesystem::path& file : files) {
       const Workload workload(batches(load_requests(file.string(), max_tokens), budget));
-      const std::string stem = file.stem().string();
-      ratios.push_back(comparison.add(stem.substr(0, 27) + " " + std::to_string(budget), workload));
+      ratios.push_back(comparison.add(workload_name(file) + " " + std::to_string(budget), workload));
     }
     comparison.add_mean("geometric mean at " + std::to_string(budget), ratios);
   }
@@ -322,7 +332,7 @@ void add_up() {
 
 // The same batch on one thread and on two, and what two threads gain on the roofline of the same buffers. The first row
 // is plain arithmetic: near 2, or there are no two processors.
-void compare_threads(const Options& options, Report::Facts facts) {
+void compare_threads(const Options& options, const std::vector<std::filesystem::path>& files, Report::Facts facts) {
   Report report({"build on two threads"}, {"rows", "us on one", "us on two", "ratio", "roofline's ratio"},
                 std::move(facts));
   const InterleaveOptions timing{.seconds = options.smoke ? 0.02 : 1, .min_rounds = options.smoke ? 1U : 9U};
@@ -333,34 +343,38 @@ void compare_threads(const Options& options, Report::Facts facts) {
   report.add({"arithmetic"}, {no_figure, sums[0].us, sums[1].us, ratio(sums[0], sums[1]), no_figure});
   radixmlp::PrefixTrie one;
   radixmlp::PrefixTrie two;
+  const auto add = [&](const std::string& name, const Batch& batch) {
+    const radixmlp::PrefixIndexView expected = one.build(batch.view());
+    const radixmlp::PrefixIndexView index = two.build(batch.view(), {}, pool);
+    if (!std::ranges::equal(index.scatter, expected.scatter) || !std::ranges::equal(index.gather, expected.gather) ||
+        !std::ranges::equal(index.parent, expected.parent)) {
+      throw std::runtime_error("one thread and two disagree");
+    }
+    std::vector<std::int32_t> tokens(batch.tokens.size());
+    std::vector<std::byte> memory(index.block.size());
+    const std::function<void(std::int64_t)> touch_half = [&](std::int64_t half) {
+      const std::size_t rows = tokens.size() / 2;
+      const std::size_t bytes = memory.size() / 2;
+      const auto h = static_cast<std::size_t>(half);
+      std::memcpy(tokens.data() + h * rows, batch.tokens.data() + h * rows, rows * sizeof(std::int32_t));
+      std::memset(memory.data() + h * bytes, 1, bytes);
+      benchmark::ClobberMemory();
+    };
+    const std::vector<Timing> timings = interleave(
+        timing, {[&] { benchmark::DoNotOptimize(one.build(batch.view()).scatter.data()); },
+                 [&] { benchmark::DoNotOptimize(two.build(batch.view(), {}, pool).scatter.data()); },
+                 [&] { radixmlp::serial.parallel_for(2, touch_half); }, [&] { pool.parallel_for(2, touch_half); }});
+    report.add({name}, {static_cast<double>(batch.tokens.size()), timings[0].us, timings[1].us,
+                        ratio(timings[0], timings[1]), ratio(timings[2], timings[3])});
+  };
   for (const std::size_t sequences :
        options.smoke ? std::vector<std::size_t>{64} : std::vector<std::size_t>{2048, 8192}) {
     for (const double shared : {0.0, 0.25, 0.5, 0.75, 1.0}) {
-      const Batch batch = shared_prefix(sequences, 512, shared);
-      const radixmlp::PrefixIndexView expected = one.build(batch.view());
-      const radixmlp::PrefixIndexView index = two.build(batch.view(), {}, pool);
-      if (!std::ranges::equal(index.scatter, expected.scatter) || !std::ranges::equal(index.gather, expected.gather) ||
-          !std::ranges::equal(index.parent, expected.parent)) {
-        throw std::runtime_error("one thread and two disagree");
-      }
-      std::vector<std::int32_t> tokens(batch.tokens.size());
-      std::vector<std::byte> memory(index.block.size());
-      const std::function<void(std::int64_t)> touch_half = [&](std::int64_t half) {
-        const std::size_t rows = tokens.size() / 2;
-        const std::size_t bytes = memory.size() / 2;
-        const auto h = static_cast<std::size_t>(half);
-        std::memcpy(tokens.data() + h * rows, batch.tokens.data() + h * rows, rows * sizeof(std::int32_t));
-        std::memset(memory.data() + h * bytes, 1, bytes);
-        benchmark::ClobberMemory();
-      };
-      const std::vector<Timing> timings = interleave(
-          timing, {[&] { benchmark::DoNotOptimize(one.build(batch.view()).scatter.data()); },
-                   [&] { benchmark::DoNotOptimize(two.build(batch.view(), {}, pool).scatter.data()); },
-                   [&] { radixmlp::serial.parallel_for(2, touch_half); }, [&] { pool.parallel_for(2, touch_half); }});
-      report.add({shape_name(sequences, shared)},
-                 {static_cast<double>(batch.tokens.size()), timings[0].us, timings[1].us, ratio(timings[0], timings[1]),
-                  ratio(timings[2], timings[3])});
+      add(shape_name(sequences, shared), shared_prefix(sequences, 512, shared));
     }
+  }
+  for (const std::filesystem::path& file : files) {
+    add(workload_name(file), batch_of(load_requests(file.string(), max_tokens), std::size_t{1} << 20));
   }
 }
 
@@ -399,12 +413,12 @@ int run(int argc, char** argv) {
   Comparison comparison(options, describe_run(argc, argv));
   compare_synthetic(comparison, options.smoke ? std::vector<std::size_t>{32} : std::vector<std::size_t>{32, 2048});
   compare_adversarial(comparison, options.smoke ? 16 : 512);
-  if (!options.smoke) {
-    compare_workloads(comparison);
-  }
+  const std::vector<std::filesystem::path> files =
+      options.smoke ? std::vector<std::filesystem::path>{} : workload_files();
+  compare_workloads(comparison, files);
   comparison.result().write(options);
   compare_doubling(options, {});
-  compare_threads(options, {});
+  compare_threads(options, files, {});
   return 0;
 }
 

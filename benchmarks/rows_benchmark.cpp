@@ -24,21 +24,11 @@ using radixmlp::RowView;
 
 constexpr std::size_t mib = std::size_t{1} << 20;
 
-// The first requests of the sample, as many as it takes for ragged and compact rows to have about `bytes` in all and at
-// least one, or rounds of all of them; rounds share nothing.
-Batch batch_of(const std::vector<std::vector<std::int32_t>>& sample, std::size_t row_bytes, std::size_t bytes) {
+// Of the sample as much as it takes for ragged and compact rows to have about `bytes` in all.
+Batch batch_of_bytes(const std::vector<std::vector<std::int32_t>>& sample, std::size_t row_bytes, std::size_t bytes) {
   constexpr double ragged_and_compact = 1.6;
-  constexpr std::int32_t vocabulary = 151'936;
   const auto rows = static_cast<std::size_t>(static_cast<double>(bytes) / ragged_and_compact) / row_bytes;
-  Batch batch;
-  for (std::size_t i = 0; batch.tokens.size() < rows; ++i) {
-    std::vector<std::int32_t> request = sample[i % sample.size()];
-    for (std::int32_t& token : request) {
-      token += static_cast<std::int32_t>(i / sample.size()) * vocabulary;
-    }
-    batch.add(request);
-  }
-  return batch;
+  return batch_of(sample, rows);
 }
 
 // Maps of the same size without any run: what a gather and a scatter of a general kind would get.
@@ -117,7 +107,7 @@ class Comparison {
     const std::string set =
         (bytes < mib ? std::to_string(bytes >> 10) + " KiB" : std::to_string(bytes >> 20) + " MiB") +
         (target_offset == 0 ? "" : ", +" + std::to_string(target_offset) + " B");
-    const Batch batch = batch_of(sample, static_cast<std::size_t>(width) * sizeof(T), bytes);
+    const Batch batch = batch_of_bytes(sample, static_cast<std::size_t>(width) * sizeof(T), bytes);
     const PrefixIndexView index = trie_.build(batch.view());
     const RandomMaps random(index);
     for (const auto& [map, view] : {std::pair{"trie", index}, std::pair{"random", random.view(index)}}) {

@@ -96,6 +96,20 @@ inline std::vector<std::vector<std::int32_t>> load_requests(const std::string& p
   return requests;
 }
 
+// As many of the requests as it takes for at least so many rows, in rounds that share nothing.
+inline Batch batch_of(const std::vector<std::vector<std::int32_t>>& requests, std::size_t rows) {
+  constexpr std::int32_t vocabulary = 151'936;
+  Batch batch;
+  for (std::size_t i = 0; batch.tokens.size() < rows; ++i) {
+    std::vector<std::int32_t> request = requests[i % requests.size()];
+    for (std::int32_t& token : request) {
+      token += static_cast<std::int32_t>(i / requests.size()) * vocabulary;
+    }
+    batch.add(request);
+  }
+  return batch;
+}
+
 // File order: a request opens a new batch where the tokens would pass the budget; a longer one is a batch of its own.
 inline std::vector<Batch> batches(const std::vector<std::vector<std::int32_t>>& requests, std::size_t budget) {
   std::vector<Batch> all;
