@@ -146,7 +146,7 @@ inline void copy_run(std::int32_t* out, const std::int32_t* from, std::int64_t c
 
 // Builds the index of a batch, O(N + B). Reusable, one batch at a time; memory is kept and only grows, so a batch of
 // a size it has seen allocates nothing. Host only, no stream. An executor with several threads gives the same index and
-// pays on a million rows or more: see benchmarks/README.md.
+// pays on a million rows or more (benchmarks/README.md).
 //
 // The trie is a radix tree: an edge is a run of rows that one sequence brought, so whole runs are compared and
 // numbered at once. A node is not stored: it is the ragged row that ends the edge above it, which no split changes.
