@@ -15,6 +15,8 @@ namespace radixmlp_bench {
 struct InterleaveOptions {
   double seconds = 0.5;        // for all callables together; min_rounds may take longer
   std::size_t min_rounds = 5;  // samples of each callable
+  // Whether a round counts, by what each callable took in it; others are taken again, for up to ten times `seconds`.
+  std::function<bool(const std::vector<double>&)> counts = [](const std::vector<double>&) { return true; };
 };
 
 inline double median(std::vector<double> values) {
@@ -62,6 +64,7 @@ inline std::vector<Timing> interleave(const InterleaveOptions& options,
   };
 
   const Clock::time_point start = Clock::now();
+  const auto seconds = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
   std::vector<Contestant> contestants;
   for (const std::function<void()>& callable : callables) {
     callable();
@@ -74,24 +77,29 @@ inline std::vector<Timing> interleave(const InterleaveOptions& options,
   std::vector<std::size_t> order(callables.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::minstd_rand random;
-  for (std::size_t round = 0;
-       round < options.min_rounds || std::chrono::duration<double>(Clock::now() - start).count() < options.seconds;
-       ++round) {
+  for (std::size_t rounds = 0; rounds < options.min_rounds || seconds() < options.seconds;) {
     const std::size_t last = order.back();
     std::shuffle(order.begin(), order.end(), random);
     if (order.front() == last) {
       std::swap(order.front(), order.back());
     }
+    std::vector<double> round(callables.size());
     for (const std::size_t c : order) {
       Contestant& contestant = contestants[c];
       if (contestant.warm_up_calls > 0) {
         contestant.first.push_back(us_per_call(callables[c], 1));
         us_per_call(callables[c], contestant.warm_up_calls - 1);
       }
-      contestant.samples.push_back(us_per_call(callables[c], contestant.calls_per_sample));
+      round[c] = us_per_call(callables[c], contestant.calls_per_sample);
       if (contestant.warm_up_calls == 0) {
-        contestant.first.push_back(contestant.samples.back());
+        contestant.first.push_back(round[c]);
       }
+    }
+    if (options.counts(round) || seconds() > 10 * options.seconds) {
+      for (std::size_t c = 0; c < contestants.size(); ++c) {
+        contestants[c].samples.push_back(round[c]);
+      }
+      ++rounds;
     }
   }
   std::vector<Timing> timings;

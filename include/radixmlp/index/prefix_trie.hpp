@@ -486,7 +486,8 @@ class PrefixTrie {
   }
 
   // Writes scatter and last_rows. The first last_rows[s] rows of s are copied from the sequence before; the others that
-  // are not new are runs of new rows of its owner, of that one's owner, and so on.
+  // are not new are runs of new rows of its owner, of that one's owner, and so on. Where all are the owner's, they are
+  // filled: a copy would wait for the stores of the sequence before.
   static void write_scatter(Maps maps, const std::int32_t* owners, Chunk chunk) noexcept {
     const std::int32_t rows_end = maps.ragged_cu[chunk.end];
     const auto new_rows = [&](std::int64_t s) { return maps.compact_cu[s + 1] - maps.compact_cu[s]; };
@@ -495,7 +496,7 @@ class PrefixTrie {
       const std::int32_t begin = maps.ragged_cu[s];
       const std::int32_t end = maps.ragged_cu[s + 1];
       const std::int32_t first_new = known_rows(s);
-      const std::int32_t copied = std::min(maps.last_rows[s], first_new);
+      const std::int32_t copied = known_rows(owners[s]) == 0 ? 0 : std::min(maps.last_rows[s], first_new);
       if (copied > 0) {
         detail::copy_run(maps.scatter + begin, maps.scatter + maps.ragged_cu[s - 1], copied, rows_end - begin);
       }
