@@ -306,7 +306,7 @@ class PrefixTrie {
     const auto sequences = static_cast<std::size_t>(batch.sequences());
     const std::size_t edges = (2 * sequences + 2) * sizeof(Edge);  // with `none`, and the only root of an empty batch
     const std::size_t steps = (sequences + 1) * sizeof(Step);
-    chain_count_ = std::bit_ceil(2 * sequences + 2);
+    chain_count_ = std::bit_ceil(2 * std::max<std::size_t>(sequences, 1));
     const std::size_t chains = chain_count_ * sizeof(std::int32_t);
     const std::size_t owners = std::is_same_v<Executor, SerialExecutor> ? 0 : sequences * sizeof(std::int32_t);
     if (!maps_.grow_to(map_bytes) || !edge_memory_.grow_to(edges) || !step_memory_.grow_to(steps) ||
