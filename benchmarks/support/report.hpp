@@ -156,12 +156,12 @@ class Report {
     return text;
   }
 
-  static void print(const std::vector<std::string>& names, const std::vector<std::string>& figures) {
+  void print(const std::vector<std::string>& names, const std::vector<std::string>& figures) const {
     for (std::size_t n = 0; n < names.size(); ++n) {
       std::printf("%-*s ", names.size() == 1 ? 44 : 16, names[n].c_str());
     }
-    for (const std::string& text : figures) {
-      std::printf("%12s", text.c_str());
+    for (std::size_t f = 0; f < figures.size(); ++f) {
+      std::printf("%*s", static_cast<int>(std::max<std::size_t>(12, figures_[f].size() + 2)), figures[f].c_str());
     }
     std::printf("\n");
     std::fflush(stdout);
