@@ -293,8 +293,8 @@ void compare_workloads(Comparison& comparison, const std::vector<std::filesystem
 }
 
 // Hostile inputs at a size and at twice as many rows: linear is 2, in the build and in the roofline of its buffers.
-void compare_doubling(const Options& options, Report::Facts facts) {
-  Report report({"hostile input"}, {"rows", "us", "us at 2x", "ratio", "roofline's ratio"}, std::move(facts));
+Report compare_doubling(const Options& options) {
+  Report report({"hostile input"}, {"rows", "us", "us at 2x", "ratio", "roofline's ratio"}, {});
   const InterleaveOptions timing{.seconds = options.smoke ? 0.02 : 1, .min_rounds = options.smoke ? 1U : 9U};
   const auto scale = static_cast<std::size_t>(options.smoke ? 16 : 512);
   const auto longer = static_cast<std::size_t>(1.4142 * static_cast<double>(scale));  // rows grow with the square
@@ -317,6 +317,7 @@ void compare_doubling(const Options& options, Report::Facts facts) {
   add("growing prefixes", growing_prefixes(2 * scale, false), growing_prefixes(2 * longer, false));
   add("all equal", shared_prefix(8 * scale, 128, 1), shared_prefix(16 * scale, 128, 1));
   add("all different", shared_prefix(2 * scale, 512, 0), shared_prefix(4 * scale, 512, 0));
+  return report;
 }
 
 // Additions that depend on nothing: twice as many a second on two cores, hardly more on two threads of one.
@@ -332,10 +333,9 @@ void add_up() {
 
 // The same batch on one thread and on two, what two threads gain on the roofline of the same buffers, and on plain
 // arithmetic. Rounds in which arithmetic gains little are left out: somebody else had the second processor.
-void compare_threads(const Options& options, const std::vector<std::filesystem::path>& files, Report::Facts facts) {
+Report compare_threads(const Options& options, const std::vector<std::filesystem::path>& files) {
   Report report({"build on two threads"},
-                {"rows", "us on one", "us on two", "ratio", "roofline's ratio", "arithmetic's ratio"},
-                std::move(facts));
+                {"rows", "us on one", "us on two", "ratio", "roofline's ratio", "arithmetic's ratio"}, {});
   constexpr double two_processors = 1.7;
   const InterleaveOptions timing{
       .seconds = options.smoke ? 0.02 : 1,
@@ -379,6 +379,7 @@ void compare_threads(const Options& options, const std::vector<std::filesystem::
   for (const std::filesystem::path& file : files) {
     add(workload_name(file), batch_of(load_requests(file.string(), max_tokens), std::size_t{1} << 20));
   }
+  return report;
 }
 
 void register_single_shapes() {
@@ -419,9 +420,7 @@ int run(int argc, char** argv) {
   const std::vector<std::filesystem::path> files =
       options.smoke ? std::vector<std::filesystem::path>{} : workload_files();
   compare_workloads(comparison, files);
-  comparison.result().write(options);
-  compare_doubling(options, {});
-  compare_threads(options, files, {});
+  comparison.result().write(options, {compare_doubling(options), compare_threads(options, files)});
   return 0;
 }
 

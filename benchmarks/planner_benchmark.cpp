@@ -281,12 +281,13 @@ int run(int argc, char** argv) {
                   "batches p", "rows p", "below d %", "of trie %", "ms"},
                  describe_run(argc, argv));
   report_savings(files, timing, savings);
-  savings.write(options);
   if (options.check_only) {
+    savings.write(options);
     return 0;
   }
   Report times({"queue"}, {"requests", "tokens", "ms", "ns a token"}, {});
   report_times(options.smoke, timing, times);
+  savings.write(options, {times});
   return 0;
 }
 

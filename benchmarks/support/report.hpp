@@ -102,13 +102,27 @@ class Report {
     rows_.push_back({std::move(names), std::move(texts)});
   }
 
-  // To the files that were asked for.
-  void write(const Options& options) const {
+  // To the files that were asked for, and what the other reports have behind it.
+  void write(const Options& options, const std::vector<Report>& others = {}) const {
+    std::string json = "{";
+    std::string markdown;
+    for (const auto& [key, value] : facts_) {
+      json += quoted(key) + ": " + quoted(value) + ",\n ";
+      markdown += "- " + key + ": " + value + "\n";
+    }
+    json += "\"rows\": [";
+    append_rows(json);
+    append_table(markdown);
+    for (const Report& other : others) {
+      other.append_rows(json);
+      other.append_table(markdown);
+    }
+    json += "\n]}\n";
     if (!options.json.empty()) {
-      write_file(options.json, json());
+      write_file(options.json, json);
     }
     if (!options.markdown.empty()) {
-      write_file(options.markdown, markdown());
+      write_file(options.markdown, markdown);
     }
   }
 
@@ -117,14 +131,9 @@ class Report {
     std::vector<std::string> names, figures;
   };
 
-  [[nodiscard]] std::string json() const {
-    std::string text = "{";
-    for (const auto& [key, value] : facts_) {
-      text += quoted(key) + ": " + quoted(value) + ",\n ";
-    }
-    text += "\"rows\": [";
+  void append_rows(std::string& text) const {
     for (const Row& row : rows_) {
-      text += &row == rows_.data() ? "\n  {" : ",\n  {";
+      text += text.back() == '[' ? "\n  {" : ",\n  {";
       for (std::size_t n = 0; n < names_.size(); ++n) {
         text += quoted(names_[n]) + ": " + quoted(row.names[n]) + ", ";
       }
@@ -133,14 +142,9 @@ class Report {
         text += f + 1 < figures_.size() ? ", " : "}";
       }
     }
-    return text + "\n]}\n";
   }
 
-  [[nodiscard]] std::string markdown() const {
-    std::string text;
-    for (const auto& [key, value] : facts_) {
-      text += "- " + key + ": " + value + "\n";
-    }
+  void append_table(std::string& text) const {
     text += "\n";
     append_markdown(text, names_, figures_);
     for (std::size_t n = 0; n < names_.size(); ++n) {
@@ -153,7 +157,6 @@ class Report {
     for (const Row& row : rows_) {
       append_markdown(text, row.names, row.figures);
     }
-    return text;
   }
 
   void print(const std::vector<std::string>& names, const std::vector<std::string>& figures) const {
