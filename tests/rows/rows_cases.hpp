@@ -321,6 +321,7 @@ TEST_CASE("bug class 14: columns of one packed buffer may be source and target, 
   typename Backend::template Array<Fp32> packed(values);
   const RowView<Fp32> all(packed.data(), n, 16);
   gather_rows(backend.where(), index.view(), all.columns(0, 8), all.columns(8, 8));
+  CHECK(RowView<float>(nullptr, 0, 16).columns(8, 8).data() == nullptr);  // not null + 8, which is undefined
   backend.synchronize();
   const auto moved = packed.download();
   for (std::size_t j = 0; j < static_cast<std::size_t>(maps.expected.compact_rows); ++j) {

@@ -54,7 +54,7 @@ class RowView {
 
   // Columns first .. first + width of the same rows, such as Q in a packed QKV.
   [[nodiscard]] constexpr RowView<T> columns(std::int64_t first, std::int64_t width) const noexcept {
-    return {data_ + first, rows_, width, stride_};
+    return {rows_ == 0 ? data_ : data_ + first, rows_, width, stride_};  // of no rows, data may be null
   }
   [[nodiscard]] constexpr RowView first_rows(std::int64_t rows) const noexcept {
     return {data_, rows, width_, stride_};
